@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests import builders as b
 from understudy_controlplane.agent_recorder import each_alone
 from understudy_controlplane.store.database import open_database
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.gpus import GpuStore
 from understudy_wire.hardware import Gpu
 
 
@@ -21,9 +21,9 @@ def test_a_gpu_that_cannot_be_stored_keeps_no_other_node_from_it(database: str) 
     names = [f"n{number}" for number in range(4)]
     seen = {name: [b.gpu(uuid=f"GPU-{name}", serial="\ud800" if name == "n1" else "4711")] for name in names}
     with capture_logs() as logs:
-        each_alone(lambda some: RepairStore(engine).see_gpus(some, b.NOW), seen)
+        each_alone(lambda some: GpuStore(engine).see_gpus(some, b.NOW), seen)
     assert [(one["event"], one["node"]) for one in logs] == [("parts_not_stored", "n1")]
-    assert sorted(gpu["node"] for gpu in RepairStore(engine).gpus(9)) == ["n0", "n2", "n3"]
+    assert sorted(gpu["node"] for gpu in GpuStore(engine).gpus(9)) == ["n0", "n2", "n3"]
     engine.dispose()
 
 

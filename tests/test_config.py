@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from understudy_controlplane.config import ConfigError, Mode, Retention, load_config, parse_config
+from understudy_controlplane.decide.requests_in_force import REQUEST_AGE_MAX_SECONDS
 from understudy_controlplane.fleet.durations import DAY_SECONDS, WEEK_SECONDS
 from understudy_controlplane.loop import RECORDED_SECONDS
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
 from understudy_controlplane.observe.observer import (
     DISOBEYED_AGE_MAX_SECONDS,
     REFUSAL_AGE_MAX_SECONDS,
-    REQUEST_AGE_MAX_SECONDS,
 )
 
 

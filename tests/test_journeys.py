@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 import uvicorn
@@ -22,7 +23,7 @@ from tests import REPOSITORY
 from tests.agent.running_agent import agent_config, running_agent, write_xid
 from tests.recover.rehearsal import Rehearsal
 from tests.testbed.configuration import free_ports
-from tests.tokens import add_tokens, secret
+from tests.tokens import add_tokens, bearer, secret
 from understudy import Monitor
 from understudy_agent.config import Config
 from understudy_controlplane.fleet.identity import Role
@@ -175,6 +176,19 @@ def test_a_step_time_comes_to_be_compared_with_its_peers(rehearsal: Rehearsal, p
         monitor.close()
         rehearsal.run(2)
     assert places.passed()[: len(compared)] == compared
+
+
+def test_an_operators_request_becomes_a_held_node(rehearsal: Rehearsal, port: int) -> None:
+    places = Places("An operator's request becomes a held node")
+    add_tokens(rehearsal.control_plane.engine)
+    with places.watch(), serving(rehearsal, port):
+        sent = {"reason": "new cables", "for_seconds": 60}
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/nodes/n8/hold", json=sent, headers=bearer(Role.OPERATOR))
+        assert answer.status_code == 202
+        rehearsal.run(5)
+        assert rehearsal.state_of("n8") is NodeState.OPERATOR_HOLD
+        rehearsal.run(120)
+    assert places.passed() == places.named
 
 
 @pytest.mark.usefixtures("rank")

@@ -29,7 +29,7 @@ def test_a_transition_that_would_break_an_invariant_is_logged_and_counted_and_no
         connection.execute(update(tables.node).where(tables.node.c.name == "n5").values(state=NodeState.SUSPECT.value))
     rehearsal.restart_control_plane()
     for verb, node in ((Verb.VALIDATE, "n5"), (Verb.HOLD, "n8")):
-        rehearsal.control_plane.stores.repairs.ask(verb, node, "new cables", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(verb, node, "new cables", "alice", rehearsal.fake.now)
     with capture_logs() as lines:
         rehearsal.run(5)
     refused = [line for line in lines if line["event"] == "transition_refused"]

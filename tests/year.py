@@ -127,7 +127,7 @@ def kinds(shape: Shape) -> dict[str, Iterable[Row]]:
         tables.recovery.name: _recoveries(shape),
         tables.recovery_step.name: _steps(shape),
         tables.stage_result.name: _stages(shape),
-        tables.operator_intent.name: _requests(shape),
+        tables.request.name: _requests(shape),
         tables.decision.name: _decisions(shape),
         tables.ticket.name: _tickets(shape),
         tables.notice.name: _notices(shape),

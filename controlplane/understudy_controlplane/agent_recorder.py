@@ -11,8 +11,8 @@ from understudy_controlplane.observe.inventory import MOVE_SECONDS_MIN, NODES_AT
 from understudy_controlplane.observe.observer import Observation, agent_since
 from understudy_controlplane.store.database import caused_by_content
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.gpus import GpuStore
 from understudy_controlplane.store.parts import PartStore
-from understudy_controlplane.store.repairs import RepairStore
 from understudy_wire.hardware import Part
 
 log = structlog.get_logger()
@@ -23,9 +23,9 @@ SeenT = TypeVar("SeenT")
 
 
 class AgentRecorder:
-    def __init__(self, fleet: FleetStore, repairs: RepairStore, parts: PartStore) -> None:
+    def __init__(self, fleet: FleetStore, gpus: GpuStore, parts: PartStore) -> None:
         self._fleet = fleet
-        self._repairs = repairs
+        self._gpus = gpus
         self._parts = parts
         self._parts_recorded: dict[str, tuple[float, tuple[Part, ...]]] = {}
         self._agents_recorded_at = 0.0
@@ -39,7 +39,7 @@ class AgentRecorder:
             first = {one.name: agent_since(one, observation.heard[one.name]) for one in new if one.name in agents}
             self._fleet.note_seen(agents, observation.slurmds_first_answered, now, first)
         if observation.gpus_due:
-            each_alone(lambda seen: self._repairs.see_gpus(seen, now), observation.gpus_due)
+            each_alone(lambda seen: self._gpus.see_gpus(seen, now), observation.gpus_due)
         if parts := self._parts_due(observation, now):
             each_alone(lambda seen: self._parts.see(seen, now), parts)
 

@@ -28,33 +28,30 @@ from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.api.browser import add_pages
 from understudy_controlplane.api.commissioning import commissioning_router
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.drills import DrillDependencies, drills_router
+from understudy_controlplane.api.drills import drills_router
 from understudy_controlplane.api.events import EventFeed, events_router
 from understudy_controlplane.api.evidence import evidence_router
 from understudy_controlplane.api.explain import explain_router
-from understudy_controlplane.api.job_requests import JobRequestDependencies, job_requests_router
 from understudy_controlplane.api.jobs import jobs_router
 from understudy_controlplane.api.maintenance import maintenance_requests_router, maintenance_router
 from understudy_controlplane.api.metrics import metrics_router
-from understudy_controlplane.api.mode import ModeDependencies, mode_router
 from understudy_controlplane.api.nodes import nodes_router
 from understudy_controlplane.api.notifications import notifications_router
 from understudy_controlplane.api.observed import observed_router
-from understudy_controlplane.api.operator_requests import OperatorDependencies, operator_router
+from understudy_controlplane.api.operator_requests import RequestDependencies
 from understudy_controlplane.api.post_mortem import post_mortem_router
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.recoveries import recoveries_router
 from understudy_controlplane.api.report import report_router
 from understudy_controlplane.api.request_limits import RequestLimits
 from understudy_controlplane.api.requests import requests_router
-from understudy_controlplane.api.save_requests import SaveRequestDependencies, save_requests_router
 from understudy_controlplane.api.sessions import SessionDependencies, sessions_router
-from understudy_controlplane.api.site_signals import end_signals_router, signals_router
-from understudy_controlplane.api.spares import SpareDependencies, spare_requests_router, spares_router
+from understudy_controlplane.api.site_signals import signals_router
+from understudy_controlplane.api.spares import spares_router
 from understudy_controlplane.api.status import health_router, status_router
 from understudy_controlplane.api.topology import topology_router
-from understudy_controlplane.api.trust_checkpoints import TrustDependencies, trust_router
 from understudy_controlplane.api.user_tokens import UserTokenDependencies, user_tokens_router
+from understudy_controlplane.api.verbs import verbs_router
 from understudy_controlplane.audit_writer import AuditSyslog, AuditWriter, send_to_syslog
 from understudy_controlplane.clock import Clock, SystemClock
 from understudy_controlplane.config import Config
@@ -317,35 +314,20 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         app.include_router(events_router(events, admission))
         app.include_router(metrics_router(reads), dependencies=[Depends(admission.require(Permission.METRICS))])
         app.include_router(health_router(reads))
-        of_operators = OperatorDependencies(
-            admission, stores.fleet, stores.repairs, stores.recoveries, current, clock, loop.pulse, loop.wake
+        _add_requests(
+            app,
+            RequestDependencies(
+                admission,
+                stores,
+                core.reports.directory,
+                core.telemetry.saves,
+                core.reports.newest_checkpoint,
+                current,
+                loop.pulse,
+                clock,
+                loop.wake,
+            ),
         )
-        _add_operators(app, stores, of_operators)
-        app.include_router(
-            job_requests_router(
-                JobRequestDependencies(
-                    admission,
-                    stores.repairs,
-                    core.reports.directory,
-                    core.reports.newest_checkpoint,
-                    current,
-                    loop.pulse,
-                    clock,
-                    loop.wake,
-                )
-            )
-        )
-        app.include_router(mode_router(ModeDependencies(admission, stores.fleet, current, clock, loop.wake)))
-        app.include_router(
-            spare_requests_router(SpareDependencies(admission, stores.fleet, current, clock, loop.pulse, loop.wake))
-        )
-        app.include_router(
-            drills_router(
-                DrillDependencies(admission, stores.facts, stores.repairs, current, clock, loop.pulse, loop.wake)
-            )
-        )
-        _add_checkpoints(app, core, admission, clock)
-
         of_browsers = SessionDependencies(admission, Sessions(known, tokens, clock, current), clock)
         _add_pages_of_browsers(app, of_browsers, reads, live_views)
         return app
@@ -367,15 +349,14 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     )
 
 
-def _add_operators(app: FastAPI, stores: Stores, deps: OperatorDependencies) -> None:
-    """And other systems of the site."""
-    app.include_router(operator_router(deps))
+def _add_requests(app: FastAPI, deps: RequestDependencies) -> None:
+    """Routes for requests of operators, owners of jobs, and other systems of the site."""
+    for add in (verbs_router, drills_router, maintenance_requests_router):
+        app.include_router(add(deps))
     of_senders = SignalDependencies(
-        deps.admission, stores.signals, deps.current, deps.pulse, deps.clock, deps.wake_loop
+        deps.admission, deps.stores.signals, deps.current, deps.pulse, deps.clock, deps.wake_loop
     )
     app.include_router(site_signals_router(of_senders))
-    app.include_router(end_signals_router(deps, stores.signals))
-    app.include_router(maintenance_requests_router(deps, stores.maintenance))
 
 
 def _add_pages_of_browsers(
@@ -384,15 +365,6 @@ def _add_pages_of_browsers(
     app.include_router(sessions_router(deps))
     add_pages(app, deps.admission)
     app.include_router(dashboard_router(reads, live_views, deps.admission))
-
-
-def _add_checkpoints(app: FastAPI, core: Core, admission: Admission, clock: Clock) -> None:
-    stores, directory = core.stores, core.reports.directory
-    app.include_router(trust_router(TrustDependencies(admission, stores.checkpoints, directory, clock)))
-    saves = SaveRequestDependencies(
-        admission, stores.repairs, directory, core.telemetry.saves, clock, core.reports.wake_loop
-    )
-    app.include_router(save_requests_router(saves))
 
 
 async def _client_gone(_request: Request, _error: Exception) -> Response:
@@ -470,7 +442,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, 
     return Loop(
         Observer(sources),
         SlurmRecorder(current, stores, telemetry, directory, launchers, restore_points.forget_all_but),
-        AgentRecorder(stores.fleet, stores.repairs, stores.parts),
+        AgentRecorder(stores.fleet, stores.gpus, stores.parts),
         stores,
         directory,
         telemetry,
@@ -514,7 +486,7 @@ def _interval_of_copies(loop: Loop, stores: Stores, current: CurrentConfig) -> C
 
 def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside: Outside) -> Saves:
     reports = ReportStore(stores.engine)
-    return Saves(telemetry.saves, stores.repairs, stores.checkpoints, reports, current, outside.clock)
+    return Saves(telemetry.saves, stores.requests, stores.checkpoints, reports, current, outside.clock)
 
 
 Part = Loop | Pruner | FileTasks | Notifier | ReportWriter | AuditWriter | AuditSyslog

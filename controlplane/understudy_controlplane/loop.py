@@ -19,13 +19,13 @@ from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import Clock, ClockWatch
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
-from understudy_controlplane.decide.drill import end_of
 from understudy_controlplane.decide.failures import Failures, failed_decisions
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.job_notes import job_notes
 from understudy_controlplane.decide.judge import judge
 from understudy_controlplane.decide.maintenance import next_of
 from understudy_controlplane.decide.recovery_recheck import Course, course
+from understudy_controlplane.decide.requests_in_force import endings
 from understudy_controlplane.decide.transitions import follow_all
 from understudy_controlplane.decide.unrecorded_decisions import Recorded, noted_together
 from understudy_controlplane.decide.verdicts_and_orders import Consequences, consequences
@@ -104,7 +104,7 @@ class Loop:
         compute_tests = ComputeTests(telemetry.compute_tests)
         self.periodic: Mapping[str, Callable[[Snapshot, Sequence[Finding]], None]] = {
             "maintenance": lambda snapshot, _: self._look_after_maintenance(snapshot),
-            "drills": lambda snapshot, _: self._look_after_drills(snapshot),
+            "endings": lambda snapshot, _: self._end_requests(snapshot),
             "stages": lambda snapshot, _: self._look_at_stages(snapshot),
             "saves": lambda snapshot, _: saves.tick(snapshot, self.pulse.meters),
             "compute_tests": compute_tests.tick,
@@ -232,13 +232,13 @@ class Loop:
         one that acted before there were notes.
         """
         known = {} if snapshot.operator.acting is None else {one.id: one.rules for one in snapshot.incidents.values()}
-        self._stores.fleet.note_acting(snapshot.mode is Mode.ACT, snapshot.now, known)
+        self._stores.requests.note_acting(snapshot.mode is Mode.ACT, snapshot.now, known)
         log.info("mode_changed", mode=snapshot.mode.value)
 
     def _look_at_tickets(self, now: float) -> None:
         if not 0 <= now - self._tickets_read_at < TICKETS_AGE_MAX_SECONDS:
             self._tickets_read_at = now
-            self.pulse.tickets_opened_at = self._stores.repairs.open_tickets()
+            self.pulse.tickets_opened_at = self._stores.tickets.open_tickets()
 
     def _look_at_stages(self, snapshot: Snapshot) -> None:
         """What `/metrics` shows of them: of all nodes at first, then of those whose validations have ended."""
@@ -260,14 +260,13 @@ class Loop:
                 self._stores.maintenance.proceed(one, due, self._clock.now())
                 log.info("maintenance", number=one.id, holds=due.holds, releases=due.releases, is_over=due.is_over)
 
-    def _look_after_drills(self, snapshot: Snapshot) -> None:
+    def _end_requests(self, snapshot: Snapshot) -> None:
         """The next round takes up the request to return the node."""
-        for drill in snapshot.operator.drills.values():
-            end = end_of(snapshot, drill)
-            if end is not None:
-                why = f"the drill that {drill.by} asked for has ended: {drill.reason}" if end.release else ""
-                self._stores.repairs.drill_ended(drill, self._clock.now(), why)
-                log.info("drill_ended", node=drill.node, number=drill.request, reason=end.why)
+        for ending in endings(snapshot):
+            self._stores.requests.end(ending, self._clock.now())
+            log.info(
+                "request_ended", node=ending.node, action=ending.verb.value, number=ending.request, reason=ending.why
+            )
 
     def _do_periodic(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
         """What fails there does not hold up recoveries. It is logged once while it goes on failing."""

@@ -44,7 +44,7 @@ class SlurmRecorder:
         self._current = current
         self._fleet = stores.fleet
         self._facts = stores.facts
-        self._repairs = stores.repairs
+        self._requests = stores.requests
         self._telemetry = telemetry
         self._directory = directory
         self._launchers = launchers
@@ -64,7 +64,6 @@ class SlurmRecorder:
         now = view.read_at
         self._record_drains(view, now)
         self._record_new_nodes(view, now)
-        self._end_holds(now)
         self._telemetry.know(view.nodes.keys())
         self._directory.show(view.jobs.keys(), now, {job.job_id for job in view.jobs.values() if job.ended})
         config = self._current.config
@@ -133,13 +132,7 @@ class SlurmRecorder:
         # If the database has no node, the control plane is new, not the nodes.
         if self._names and self._current.config.validation.burn_in_new_nodes:
             for name in new_nodes:
-                self._repairs.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
-
-    def _end_holds(self, now: float) -> None:
-        """A hold with an end is followed by a request to release the node, with the guards of any other."""
-        for name, hold in self._repairs.ended_holds(now).items():
-            why = f"the hold that {hold.by} asked for has ended: {hold.reason}"
-            self._repairs.ask(Verb.RELEASE, name, why, BY_CONTROL_PLANE, now)
+                self._requests.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
 
     def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
         """Writes the jobs that changed in one transaction: a control plane that starts has thousands of them."""

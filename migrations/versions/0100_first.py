@@ -263,7 +263,7 @@ def upgrade() -> None:
     op.create_index("ix_notice_over_at", "notice", ["over_at"], unique=False)
     op.create_index("ix_notice_stage", "notice", ["stage"], unique=False)
     op.create_table(
-        "operator_intent",
+        "request",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("verb", sa.String(length=32), nullable=False),
@@ -273,11 +273,11 @@ def upgrade() -> None:
         sa.Column("answered_at", sa.Double(), nullable=True),
         sa.Column("until", sa.Double(), nullable=True),
         sa.Column("detail", sa.JSON(none_as_null=True), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_operator_intent")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_request")),
     )
-    op.create_index("ix_operator_intent_answered_at", "operator_intent", ["answered_at"], unique=False)
-    op.create_index("ix_operator_intent_subject", "operator_intent", ["subject"], unique=False)
-    op.create_index("ix_operator_intent_verb", "operator_intent", ["verb", "at"], unique=False)
+    op.create_index("ix_request_answered_at", "request", ["answered_at"], unique=False)
+    op.create_index("ix_request_subject", "request", ["subject"], unique=False)
+    op.create_index("ix_request_verb", "request", ["verb", "at"], unique=False)
     op.create_table(
         "part_seen",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -708,7 +708,7 @@ def upgrade() -> None:
         sa.Column("request", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.ForeignKeyConstraint(["incident"], ["incident.id"], name=op.f("fk_decision_incident_incident")),
         sa.ForeignKeyConstraint(["recovery"], ["recovery.id"], name=op.f("fk_decision_recovery_recovery")),
-        sa.ForeignKeyConstraint(["request"], ["operator_intent.id"], name=op.f("fk_decision_request_operator_intent")),
+        sa.ForeignKeyConstraint(["request"], ["request.id"], name=op.f("fk_decision_request_request")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_decision")),
     )
     op.create_index("ix_decision_action", "decision", ["action", "at"], unique=False)
@@ -778,7 +778,7 @@ def downgrade() -> None:
     op.drop_table("ticket")
     op.drop_table("site_signal")
     op.drop_table("part_seen")
-    op.drop_table("operator_intent")
+    op.drop_table("request")
     op.drop_table("notice")
     op.drop_table("node")
     op.drop_table("message")

@@ -21,6 +21,7 @@ from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.audit_writer import AuditSyslog
 from understudy_controlplane.cli.main import root
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
@@ -28,7 +29,6 @@ from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.recovery import QuarantinePlan, StepName
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import entries, followed
-from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 
 pytestmark = pytest.mark.integration
@@ -107,7 +107,7 @@ def test_what_is_not_in_the_audit_did_not_happen(own_plane: ControlPlane) -> Non
         connection.exec_driver_sql("ALTER TABLE audit RENAME TO elsewhere")
     with pytest.raises(DBAPIError, match="audit"):
         ask(own_plane, "/v1/pause")
-    assert not FleetStore(own_plane.engine).pause(b.NOW).reason
+    assert not in_force(own_plane.stores.requests.stored(), b.NOW).pause.reason
 
 
 @pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit"])

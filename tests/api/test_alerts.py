@@ -34,7 +34,7 @@ from understudy_controlplane.cli.main import root
 from understudy_controlplane.config.current import ConfigFile
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.tokens import NewToken, TokenStore
@@ -311,7 +311,7 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
             headers=bearer(Role.NODE, "n1"),
         )
         assert refused.status_code == 400
-    stores.repairs.open_ticket("n2-1", "n2", {}, now() - 4 * DAY)
+    stores.tickets.open_ticket("n2-1", "n2", {}, now() - 4 * DAY)
     rehearsal.line.before = refuse("create_reservation")
     rehearsal.fail("n3")
     rehearsal.run_until(rehearsal.ended, 400)
@@ -328,7 +328,7 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     rehearsal.run(10)
     expect(receiver, "UnderstudyBreakerOpen", "UnderstudySparesShort", "UnderstudyNodeFlapping")
     expect(receiver, "UnderstudyPersonNeededNow", "UnderstudyPersonNeeded")
-    stores.fleet.add_intent(Verb.PAUSE, "maintenance", "an operator", now())
+    stores.requests.ask(Verb.PAUSE, FLEET, "maintenance", "an operator", now())
     rehearsal.silent.add("n5")
     note_launcher(rehearsal)
     rehearsal.control_plane.current.file = ConfigFile(folder / "none.toml", read_again=True)
@@ -336,7 +336,7 @@ def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) ->
     expect(
         receiver, "UnderstudyPausedLong", "UnderstudyAgentsSilent", "UnderstudyTokenEnds", "UnderstudyConfigNotInForce"
     )
-    stores.repairs.ask(Verb.RELEASE, "n3", "its incident ends", "an operator", now())
+    stores.requests.ask(Verb.RELEASE, "n3", "its incident ends", "an operator", now())
     rehearsal.run(5)
     rehearsal.clock.set_by(10.0, with_slurm=True)
     rehearsal.run(1)

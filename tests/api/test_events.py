@@ -20,6 +20,7 @@ from understudy_controlplane.api.events import EventFeed, EventsQuery
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.event import Cursor, EventKind, Happened, Position
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.store.events import SETTLED_SECONDS, EventStore
 
 pytestmark = pytest.mark.integration
@@ -185,7 +186,7 @@ class Reader:
 
 
 def add_request(plane: ControlPlane, now: float, reason: str) -> None:
-    plane.stores.fleet.add_intent("resume", reason, "alice", now)
+    plane.stores.requests.ask(Verb.RESUME, FLEET, reason, "alice", now)
 
 
 def test_streams_get_what_is_new_and_resume_where_they_ended(

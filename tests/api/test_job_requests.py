@@ -15,6 +15,7 @@ from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import as_user, bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.identity import Role
 
 pytestmark = pytest.mark.integration
@@ -57,19 +58,19 @@ def test_a_job_is_paused_shown_and_resumed(ask: Ask, client: TestClient, plane: 
     plane.loop.tick()
     assert client.get("/v1/jobs/1").json()["paused"] == ""
     assert client.get("/v1/status").json()["paused_jobs"] == []
-    assert plane.stores.repairs.job_pauses(0.0) == {}
+    assert in_force(plane.stores.requests.stored(), 0.0).job_pauses == {}
 
 
 def test_the_pause_of_a_job_ends_by_itself(ask: Ask, client: TestClient, plane: ControlPlane) -> None:
     ask("1/pause", {"reason": "an upgrade", "for_seconds": 600})
     until = client.get("/v1/jobs/1").json()["paused_until"]
-    assert plane.stores.repairs.job_pauses(until - 1)[1].words == "an upgrade (operator)"
-    assert plane.stores.repairs.job_pauses(until) == {}
+    assert in_force(plane.stores.requests.stored(), until - 1).job_pauses[1].words == "an upgrade (operator)"
+    assert in_force(plane.stores.requests.stored(), until).job_pauses == {}
 
 
 def test_a_dry_run_stores_nothing(ask: Ask, plane: ControlPlane) -> None:
     assert ask("1/pause", {"reason": "x", "dry_run": True}).status_code == 200
-    assert plane.stores.repairs.job_pauses(0.0) == {}
+    assert in_force(plane.stores.requests.stored(), 0.0).job_pauses == {}
 
 
 def test_a_user_ends_no_pause_of_an_operator(ask: Ask, client: TestClient, plane: ControlPlane) -> None:
@@ -81,7 +82,7 @@ def test_a_user_ends_no_pause_of_an_operator(ask: Ask, client: TestClient, plane
 
     ask("1/pause")
     assert [by_user(verb) for verb in ("resume", "pause")] == [403, 403]
-    assert plane.stores.repairs.job_pauses(0.0)[1].words == "an upgrade (operator)"
+    assert in_force(plane.stores.requests.stored(), 0.0).job_pauses[1].words == "an upgrade (operator)"
     ask("1/resume")
     assert [by_user(verb) for verb in ("pause", "pause", "resume")] == [202, 202, 202]
     assert [by_user("pause"), ask("1/resume").status_code] == [202, 202]
@@ -95,7 +96,7 @@ def test_a_user_pauses_their_own_job_and_no_other(client: TestClient, plane: Con
     own = client.post("/v1/jobs/1/pause", json=body, headers=as_user(plane.admission, job.user_id, "researcher"))
     assert own.status_code == 202
     own_label = f"user researcher ({job.user_id})"
-    assert plane.stores.repairs.job_pauses(0.0)[1].by == own_label
+    assert in_force(plane.stores.requests.stored(), 0.0).job_pauses[1].by == own_label
 
 
 @pytest.mark.parametrize(

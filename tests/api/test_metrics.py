@@ -136,7 +136,7 @@ def test_counters_begin_at_zero_with_the_process_and_count_nothing_twice(tmp_pat
 
 @pytest.mark.integration
 def test_open_tickets_are_counted_with_the_age_of_the_oldest(rehearsal: Rehearsal) -> None:
-    tickets, now = rehearsal.control_plane.stores.repairs, rehearsal.clock.now()
+    tickets, now = rehearsal.control_plane.stores.tickets, rehearsal.clock.now()
     tickets.open_ticket("n1-1", "n1", {}, now - 100)
     tickets.open_ticket("n2-1", "n2", {}, now - 900, closed=True)
     rehearsal.run(6)

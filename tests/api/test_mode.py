@@ -16,6 +16,7 @@ from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, bearer, with_tokens
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Mode
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.identity import Role
 
 pytestmark = pytest.mark.integration
@@ -162,8 +163,8 @@ def test_a_limit_for_some_time_ends_by_itself(planes: dict[str, ControlPlane]) -
     plane = planes["act"]
     asked(plane, "observe", for_seconds=600)
     until = status_of(plane)["mode_limit_until"]
-    assert plane.stores.fleet.mode_limit(until - 1).mode is Mode.OBSERVE
-    assert plane.stores.fleet.mode_limit(until).mode is Mode.ACT
+    assert in_force(plane.stores.requests.stored(), until - 1).mode_limit.mode is Mode.OBSERVE
+    assert in_force(plane.stores.requests.stored(), until).mode_limit.mode is Mode.ACT
     asked(plane, "act")
     assert status_of(plane)["mode"] == "act"
 

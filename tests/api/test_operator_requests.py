@@ -16,6 +16,7 @@ from tests.simulator.slurm import VirtualSlurm
 from tests.store.rounds import write_round
 from tests.tokens import bearer, with_tokens
 from understudy_controlplane.app import Outside, compose
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -83,7 +84,7 @@ def test_in_observe_mode_the_answer_is_that_nothing_will_be_done(ask: Ask, plane
     assert "only observes" in shown.pop("why")
     assert shown.pop("request") > 0
     assert shown == {"subject": "n1", "verb": "hold", "outcome": "observe_only"}
-    request = plane[1].repairs.requests_since(0.0)["n1"]
+    request = in_force(plane[1].requests.stored(), 0.0).nodes["n1"]
     assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "admin"), "not as the body claims"
 
 
@@ -91,9 +92,9 @@ def test_a_dry_run_answers_and_stores_nothing(ask: Ask, plane: tuple[TestClient,
     for path, outcome in (("/v1/nodes/n1/hold", "observe_only"), ("/v1/pause", "will_act")):
         answer = ask(path, {"reason": "cables", "dry_run": True})
         assert (answer.status_code, answer.json()["request"], answer.json()["outcome"]) == (200, None, outcome)
-    assert plane[1].repairs.requests_since(0.0) == {}
+    assert in_force(plane[1].requests.stored(), 0.0).nodes == {}
     assert plane[0].get("/v1/requests").json()["items"] == []
-    assert plane[1].fleet.pause(b.NOW).reason == ""
+    assert in_force(plane[1].requests.stored(), b.NOW).pause.reason == ""
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_what_makes_no_sense_is_refused_in_words(
     answer = asks(client)(path, body, role)
     assert answer.status_code == status
     assert answer.json()["detail"]
-    assert stores.repairs.requests_since(0.0) == {}
+    assert in_force(stores.requests.stored(), 0.0).nodes == {}
 
 
 def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
@@ -133,8 +134,8 @@ def test_the_breaker_and_a_pause_are_switched_apart(ask: Ask, plane: tuple[TestC
 def test_a_pause_for_some_time_ends_by_itself(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     ask("/v1/pause", {"reason": "fire", "for_seconds": 600})
     until = plane[0].get("/v1/status").json()["paused_until"]
-    assert plane[1].fleet.pause(until - 1).reason == "fire (admin)"
-    assert plane[1].fleet.pause(until).reason == ""
+    assert in_force(plane[1].requests.stored(), until - 1).pause.reason == "fire (admin)"
+    assert in_force(plane[1].requests.stored(), until).pause.reason == ""
     assert ask("/v1/pause", {"reason": "fire", "for_seconds": 0}).status_code == 400
     assert ask("/v1/nodes/n1/retire", {"reason": "old", "for_seconds": 5}).status_code == 400, "only a hold has an end"
 
@@ -142,9 +143,9 @@ def test_a_pause_for_some_time_ends_by_itself(ask: Ask, plane: tuple[TestClient,
 def test_a_pause_may_halt_what_is_under_way(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     body = {"reason": "fire", "now": True}
     assert ask("/v1/pause", body).json()["verb"] == "pause-now"
-    assert plane[1].fleet.pause(b.NOW).halts
+    assert in_force(plane[1].requests.stored(), b.NOW).pause.halts
     assert ask("/v1/pause").status_code == 202
-    assert not plane[1].fleet.pause(b.NOW).halts, "the last one counts"
+    assert not in_force(plane[1].requests.stored(), b.NOW).pause.halts, "the last one counts"
     assert ask("/v1/nodes/n1/hold", body).status_code == 400, "only a pause has it"
 
 
@@ -158,16 +159,16 @@ def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClien
     assert ask("/v1/recoveries/999/cancel").status_code == 404
     assert ask(path, {"reason": ""}).status_code == 422
     assert ask(path, role=Role.SIGNALS).status_code == 403
-    assert stores.repairs.cancels() == {}
+    assert in_force(stores.requests.stored(), 0.0).cancels == {}
     answer = ask(path)
     assert (answer.status_code, answer.json()["subject"]) == (202, f"recovery {recovery.id}")
     assert answer.json()["outcome"] == "observe_only", "in mode observe no recovery goes on"
     number = answer.json()["request"]
     assert client.get(f"/v1/requests/{number}").json()["status"] == "waiting"
-    request = stores.repairs.cancels()[recovery.id]
+    request = in_force(stores.requests.stored(), 0.0).cancels[recovery.id]
     assert (request.verb, request.reason, request.by) == (Verb.CANCEL, "cables", "admin")
     stores.recoveries.end_early(recovery, RecoveryStatus.CANCELLED, "cancelled", (), b.NOW)
-    assert stores.repairs.cancels() == {}
+    assert in_force(stores.requests.stored(), 0.0).cancels == {}
     assert client.get(f"/v1/requests/{number}").json()["why"] == "it is being undone"
     again = ask(path)
     assert again.status_code == 409
@@ -178,8 +179,8 @@ def test_a_recovery_under_way_is_cancelled_once(ask: Ask, plane: tuple[TestClien
 
 def test_routes_show_tickets_gpus_and_the_breaker(plane: tuple[TestClient, Stores]) -> None:
     client, stores = plane
-    stores.repairs.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
-    stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
+    stores.gpus.see_gpus({"n1": [b.gpu(0)]}, b.NOW)
+    stores.tickets.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
     assert client.get("/v1/gpus").json()["items"][0]["node"] == "n1"
     assert client.get("/v1/tickets").json()["items"][0]["body"] == {"why": "broken"}
     assert client.get("/v1/status").json()["breaker"] == ""
@@ -208,7 +209,7 @@ def test_an_operator_agrees_with_what_was_only_observed(ask: Ask, plane: tuple[T
 
 def test_a_ticket_is_acknowledged_and_closed_once(ask: Ask, plane: tuple[TestClient, Stores]) -> None:
     client, stores = plane
-    stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
+    stores.tickets.open_ticket("n1-17", "n1", {"why": "broken"}, b.NOW)
     assert ask("/v1/tickets/1/ack", role=Role.OPERATOR).json()["subject"] == "ticket 1"
     shown = client.get("/v1/tickets/1").json()
     assert (shown["acknowledged_by"], shown["closed_at"]) == ("operator", None)

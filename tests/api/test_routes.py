@@ -32,6 +32,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.notice import MessageStatus
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.fleet.slurm import HETEROGENEOUS_JOB, ArrayTask
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_wire.facts import CheckpointShard, FirstStep, RankStarted, TrainingInputs
@@ -235,14 +236,14 @@ READ = {
 @pytest.mark.parametrize("path", [path for path in READ if path not in POSTED])
 def test_each_answer_is_what_its_model_says_and_no_more(rehearsal: Rehearsal, path: str) -> None:
     """A field that the model does not have would be lost on the way through it."""
-    if not rehearsal.control_plane.stores.repairs.tickets(1):
-        rehearsal.control_plane.stores.repairs.open_ticket("n9-1", "n9", {"why": "broken"}, b.NOW)
+    if not rehearsal.control_plane.stores.tickets.tickets(1):
+        rehearsal.control_plane.stores.tickets.open_ticket("n9-1", "n9", {"why": "broken"}, b.NOW)
     if not rehearsal.control_plane.stores.notices.messages(1, 100):
         keep_messages(rehearsal.control_plane.stores.notices, b.NOW)
     passed = StageResult(StageName.CPU, StageStatus.PASSED, 900.0, 800.0, 3.0)
     rehearsal.control_plane.stores.stages.record(1, "n3", [passed], b.NOW)
     rehearsal.control_plane.stores.parts.see({"n3": [Part(PartKind.BOARD, "board", serial="4711")]}, b.NOW)
-    request = rehearsal.control_plane.stores.fleet.add_intent("resume", "fire is out", "alice", b.NOW)
+    request = rehearsal.control_plane.stores.requests.ask(Verb.RESUME, FLEET, "fire is out", "alice", b.NOW)
     inside = {"node": "n3", "job_id": 1, "incident": 1, "decision": 1, "recovery": 2, "ticket": 1, "request": request}
     as_operator = TestClient(
         rehearsal.control_plane.app, headers=bearer(Role.OPERATOR)

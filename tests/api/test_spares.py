@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
 from understudy_controlplane.api.spares import SpareExplanation
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
@@ -127,10 +128,10 @@ def test_a_spare_that_is_removed_leaves_the_pool_is_replaced_and_stays_out(rehea
 
 def test_a_hold_of_a_node_ends_in_time_also_where_a_choice_about_it_came_later(rehearsal: Rehearsal) -> None:
     stores, now = rehearsal.control_plane.stores, rehearsal.clock.now()
-    stores.repairs.ask_audited(Verb.HOLD, AuditEntry.on_host("a", now, Verb.HOLD.value, "n8", "cables"), now + 60)
+    stores.requests.ask_audited(AuditEntry.on_host("a", now, Verb.HOLD.value, "n8", "cables"), now + 60)
     rehearsal.run_until(lambda: rehearsal.state_of("n8") is NodeState.OPERATOR_HOLD)
-    stores.fleet.add_answered(AuditEntry.on_host("a", now, Verb.SPARE_ADD.value, "n8", "a test"), None)
-    assert list(stores.repairs.ended_holds(now + 61)) == ["n8"]
+    stores.requests.ask_audited(AuditEntry.on_host("a", now, Verb.SPARE_ADD.value, "n8", "a test"))
+    assert list(in_force(stores.requests.stored(), now + 61).ended_holds) == ["n8"]
 
 
 def test_what_makes_no_sense_is_refused(rehearsal: Rehearsal) -> None:

@@ -245,7 +245,7 @@ def test_the_record_of_a_rule_names_how_often_people_agreed() -> None:
 
 
 def test_a_ticket_is_acknowledged_and_closed(acting: Served) -> None:
-    acting.control_plane.stores.repairs.open_ticket("n1-17", "n1", {"why": "broken"}, 1_700_000_000.0)
+    acting.control_plane.stores.tickets.open_ticket("n1-17", "n1", {"why": "broken"}, 1_700_000_000.0)
     acting.run("ticket", "ack", "1", "on my way", role=Role.OPERATOR)
     assert "  operator\n" in acting.run("ticket", "list", "--open")
     acting.run("ticket", "close", "1", "new fan")

@@ -66,10 +66,10 @@ def _gpu(index: int) -> Gpu:
 
 def open_tickets(rehearsal: Rehearsal) -> None:
     """One that waits for a person, and a page; and messages."""
-    repairs, now = rehearsal.control_plane.stores.repairs, rehearsal.clock.now()
-    repairs.open_ticket("n3-1", "n3", {"node": "n3", "reason": f"all repairs have failed {HOSTILE}"}, now)
+    tickets, now = rehearsal.control_plane.stores.tickets, rehearsal.clock.now()
+    tickets.open_ticket("n3-1", "n3", {"node": "n3", "reason": f"all repairs have failed {HOSTILE}"}, now)
     about: list[Json] = [f"n{number}" for number in range(1, 9)]
-    repairs.open_ticket("held-1", "n1", {"node": "n1", "about": about, "reason": "8 held back"}, now, closed=True)
+    tickets.open_ticket("held-1", "n1", {"node": "n1", "about": about, "reason": "8 held back"}, now, closed=True)
     keep_messages(rehearsal.control_plane.stores.notices, now, f"node n3: hardware fault {HOSTILE}")
 
 

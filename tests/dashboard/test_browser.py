@@ -20,11 +20,13 @@ from tests.notify.site import secret_file
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, as_user, secret
 from understudy_controlplane.app import ControlPlane
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.store.database import ID_MAX
-from understudy_controlplane.store.queries import Record, RequestFilter
+from understudy_controlplane.store.queries import Record
+from understudy_controlplane.store.requests import RequestFilter
 
 pytestmark = pytest.mark.integration
 
@@ -263,7 +265,7 @@ def test_the_legend_shows_one_state_alone_also_after_an_update(tab: Tab, plane: 
 
 
 def requests_of(plane: ControlPlane) -> list[Record]:
-    return plane.reads.queries.requests(10, ID_MAX, RequestFilter())
+    return plane.reads.stores.requests.newest(10, ID_MAX, RequestFilter())
 
 
 def test_an_operator_sees_what_comes_of_a_request_gives_a_reason_and_sends_it(tab: Tab, plane: ControlPlane) -> None:
@@ -339,7 +341,7 @@ def test_a_gang_is_moved_from_the_page_of_the_node_that_it_is_to_leave(
     tab.wait_for("!document.getElementById('ask').open")
     newest = requests_of(plane)[0]
     assert (newest["verb"], newest["reason"]) == (Verb.MOVE_JOB.value, "its cables are swapped at noon")
-    (asked,) = plane.stores.repairs.moves().values()
+    (asked,) = in_force(plane.stores.requests.stored(), 0.0).moves.values()
     assert (asked.off, asked.at_checkpoint) == ((node,), True)
 
 

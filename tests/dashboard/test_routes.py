@@ -209,9 +209,9 @@ def test_a_gang_is_moved_off_the_node_whose_page_has_the_button(rehearsal: Rehea
 
 
 def test_lists_go_on_beyond_their_first_hundred(rehearsal: Rehearsal, viewer: TestClient) -> None:
-    repairs = rehearsal.control_plane.stores.repairs
+    tickets = rehearsal.control_plane.stores.tickets
     for number in range(250):
-        repairs.open_ticket(f"many-{number}", "n4", {"node": "n4", "reason": "x"}, b.NOW, closed=True)
+        tickets.open_ticket(f"many-{number}", "n4", {"node": "n4", "reason": "x"}, b.NOW, closed=True)
     page, seen = viewer.get("/dashboard/tickets").text, 0
     while True:
         rows = len(re.findall(r'<td><a href="[^"]*tickets/\d+">', page))

@@ -8,7 +8,7 @@ from tests import builders as b
 from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.observe.node_history import NodeHistory
-from understudy_controlplane.observe.sources import RepairReads
+from understudy_controlplane.observe.sources import JournalReads
 
 
 class Repairs:
@@ -25,7 +25,7 @@ class Repairs:
 
 def usual(*days_ago: float) -> dict[str, int] | None:
     nothing: Any = None
-    return NodeHistory(nothing, nothing, cast(RepairReads, Repairs(*days_ago))).usual_quarantines(b.NOW)
+    return NodeHistory(nothing, nothing, cast(JournalReads, Repairs(*days_ago))).usual_quarantines(b.NOW)
 
 
 def test_the_worst_day_counts_and_neither_this_week_nor_what_was_long_ago() -> None:

@@ -78,7 +78,7 @@ def test_a_tick_records_what_the_look_returned(tmp_path: Path) -> None:
     plane = rehearsal.control_plane
     plane.telemetry.receive(b.report("n1", gpus=[b.gpu(0, uuid="GPU-new")]), rehearsal.fake.now)
     plane.loop.look(0.0)
-    assert ("GPU-new", "n1") in {(one["uuid"], one["node"]) for one in plane.stores.repairs.gpus(100)}
+    assert ("GPU-new", "n1") in {(one["uuid"], one["node"]) for one in plane.stores.gpus.gpus(100)}
 
 
 def test_parts_are_recorded_when_they_change_and_hourly_and_not_of_the_boot_before(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ class Rehearsal:
     @property
     def tickets(self) -> list[dict[str, Any]]:
         """What they say, oldest first."""
-        return [one["body"] for one in reversed(self.control_plane.stores.repairs.tickets(1000))]
+        return [one["body"] for one in reversed(self.control_plane.stores.tickets.tickets(1000))]
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.recover.rehearsal import EFFECTS, REPAIR_EFFECTS, Rehearsal, refuse
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb, cancel_subject
+from understudy_controlplane.fleet.operator import FLEET, Verb, cancel_subject
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryStatus, ReturnPlan, StepName
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
@@ -22,12 +23,12 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
 
 
 def switch(rehearsal: Rehearsal, verb: Verb) -> None:
-    rehearsal.control_plane.stores.fleet.add_intent(verb.value, "maintenance", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(verb, FLEET, "maintenance", "alice", rehearsal.fake.now)
 
 
 def cancel(rehearsal: Rehearsal, recovery: Recovery, reason: str = "wrong node") -> None:
     subject, now = cancel_subject(recovery.id), rehearsal.fake.now
-    rehearsal.control_plane.stores.repairs.ask(Verb.CANCEL, subject, reason, "alice", now)
+    rehearsal.control_plane.stores.requests.ask(Verb.CANCEL, subject, reason, "alice", now)
 
 
 def seats_are_held(rehearsal: Rehearsal) -> bool:
@@ -160,7 +161,7 @@ class TestResumedByAPerson:
 
     def test_a_node_that_returned_right_before_slurmctld_crashed_is_resumed_again(self, rehearsal: Rehearsal) -> None:
         def ask(verb: Verb) -> None:
-            rehearsal.control_plane.stores.repairs.ask(verb, "n6", "fan", "alice", rehearsal.fake.now)
+            rehearsal.control_plane.stores.requests.ask(verb, "n6", "fan", "alice", rehearsal.fake.now)
 
         ask(Verb.HOLD)
         rehearsal.run(20)
@@ -178,7 +179,7 @@ class TestResumedByAPerson:
         """It was drained for good, and by an unknown administrator, as far as the control plane knew."""
 
         def ask(verb: Verb) -> None:
-            rehearsal.control_plane.stores.repairs.ask(verb, "n6", "fan", "alice", rehearsal.fake.now)
+            rehearsal.control_plane.stores.requests.ask(verb, "n6", "fan", "alice", rehearsal.fake.now)
 
         ask(Verb.HOLD)
         rehearsal.run(5)
@@ -225,7 +226,9 @@ class TestPaused:
         if effect == "requeue_job":
             rehearsal.run_until(rehearsal.ended)  # that call may have been carried out
             return
-        rehearsal.run_until(lambda: rehearsal.control_plane.stores.fleet.pause(rehearsal.fake.now).reason)
+        rehearsal.run_until(
+            lambda: in_force(rehearsal.control_plane.stores.requests.stored(), rehearsal.fake.now).pause.reason
+        )
         rehearsal.run(1)
         before = effects(rehearsal)
         rehearsal.run(600)
@@ -251,7 +254,7 @@ class TestPaused:
 
     def test_what_people_ask_for_is_done_in_a_pause(self, rehearsal: Rehearsal) -> None:
         switch(rehearsal, Verb.PAUSE)
-        rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, "n8", "new cable", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(Verb.HOLD, "n8", "new cable", "alice", rehearsal.fake.now)
         rehearsal.run(10)
         assert is_drained(rehearsal, "n8")
         assert rehearsal.state_of("n8") is NodeState.OPERATOR_HOLD
@@ -272,7 +275,7 @@ class TestCancelled:
         assert rehearsal.reservation_names() == {"understudy_spares"}
         assert "n6" in rehearsal.pool()
         assert any("|cancelled" in key for key in rehearsal.decisions())
-        assert rehearsal.control_plane.stores.repairs.cancels() == {}, "the request is answered"
+        assert in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).cancels == {}, "the request is answered"
 
     def test_before_the_drain_the_node_stays_in_service(self, rehearsal: Rehearsal) -> None:
         stop_before(rehearsal, "drain_node", lambda: cancel(rehearsal, rehearsal.recoveries()[0]))
@@ -312,12 +315,12 @@ class TestCancelled:
 
 
 def test_in_mode_observe_nothing_is_planned_that_would_be_done_later(rehearsal: Rehearsal) -> None:
-    rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, "n5", "new cable", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.HOLD, "n5", "new cable", "alice", rehearsal.fake.now)
     rehearsal.run(10)
     assert rehearsal.state_of("n5") is NodeState.OPERATOR_HOLD
     rehearsal.restart_control_plane(mode="observe")
     rehearsal.line.effects.clear()
-    rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, "n8", "new cable", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.HOLD, "n8", "new cable", "alice", rehearsal.fake.now)
     rehearsal.fake.resume_node("n5")
     rehearsal.run(10)
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE

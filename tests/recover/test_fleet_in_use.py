@@ -11,6 +11,7 @@ from sqlalchemy import select
 from tests.recover.rehearsal import NODES, Rehearsal
 from tests.simulator.slurm import NOT_RESPONDING_SECONDS, SLURMD_TIMEOUT_SECONDS
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.store import tables
 from understudy_wire.facts import HardwareEvent, HardwareKind
 from understudy_wire.ranks import RankWindow
@@ -104,7 +105,7 @@ def test_a_rule_that_is_wrong_ten_times_an_hour_is_stopped_within_a_day_and_a_pe
     assert rehearsal.state_of("n5") is NodeState.IN_SERVICE
     rehearsal.fail("n2", 95)
     rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED)
-    rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "n5 is broken", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.RESET_BREAKER, FLEET, "n5 is broken", "alice", rehearsal.fake.now)
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED)
 
 

@@ -12,7 +12,6 @@ from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Role
-from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 
@@ -51,6 +50,7 @@ def test_a_move_of_a_job_that_slurm_no_longer_shows_does_not_wait(tmp_path: Path
     plane = rehearsal.control_plane
     add_tokens(plane.engine)
     entry = AuditEntry.on_host("alice", rehearsal.clock.now(), "move-job", "job 77", "new cables")
-    number = plane.stores.repairs.move_job(entry, ["n1"], JobKey("testbed", 77, 1), at_checkpoint=False)
+    detail = {"off": ["n1"], "at_checkpoint": False, "submit_at": 1}
+    number = plane.stores.requests.ask_audited(entry, None, detail)
     client = TestClient(plane.app, headers=bearer(Role.VIEWER))
     assert client.get(f"/v1/requests/{number}").json()["status"] == "given_up"

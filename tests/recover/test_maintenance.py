@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store import tables
@@ -121,9 +122,9 @@ def test_it_ends_by_itself_and_a_move_that_is_not_wanted_any_more_is_withdrawn(t
     rehearsal = start(tmp_path, guards=RACK)
     begin(rehearsal, seconds=60)
     rehearsal.run(20)
-    assert rehearsal.control_plane.stores.repairs.moves().keys() == {1}
+    assert in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).moves.keys() == {1}
     rehearsal.run(90)
-    assert (stages(rehearsal), rehearsal.control_plane.stores.repairs.moves()) == ({}, {})
+    assert (stages(rehearsal), in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).moves) == ({}, {})
     write_checkpoint(rehearsal, 20)
     rehearsal.run(20)
     assert rehearsal.gang_state() == ("RUNNING", 0)
@@ -161,4 +162,4 @@ def test_its_end_returns_no_node_that_was_at_fault_and_closes_no_ticket(tmp_path
     assert (stages(rehearsal), rehearsal.state_of("n8")) == ({}, NodeState.IN_SERVICE)
     assert rehearsal.state_of("n5") is NodeState.MANUAL_REPAIR
     assert next(node for node in rehearsal.fake.nodes() if node.name == "n5").draining
-    assert len(rehearsal.control_plane.stores.repairs.open_tickets()) == 1
+    assert len(rehearsal.control_plane.stores.tickets.open_tickets()) == 1

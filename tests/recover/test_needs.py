@@ -96,7 +96,7 @@ def test_the_command_that_the_page_names_ends_it(tmp_path: Path) -> None:
     assert (moved.state, moved.restart_count, "n5" in moved.nodes) == ("RUNNING", 1, False)
     found = [("node_out", "n5"), ("pool_short", "spares")]
     assert needs(rehearsal) == found, "the gang waits no more; its node does, and it has taken a spare"
-    rehearsal.control_plane.stores.repairs.ask(Verb.RELEASE, "n5", "repaired", "ada", rehearsal.clock.now())
+    rehearsal.control_plane.stores.requests.ask(Verb.RELEASE, "n5", "repaired", "ada", rehearsal.clock.now())
     rehearsal.booted_again.add("n5")
     rehearsal.run(400)
     assert needs(rehearsal) == []

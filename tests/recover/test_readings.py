@@ -40,7 +40,7 @@ def test_a_step_that_waits_for_hours_reads_slurm_no_more_often_than_the_loop_doe
     rehearsal = Rehearsal(tmp_path, validation=validation)
     rehearsal.fake.cancel(rehearsal.hungry)
     rehearsal.fake.job_seconds = 400.0
-    rehearsal.control_plane.stores.repairs.ask(Verb.BURN_IN, "n5", "new", "alice", rehearsal.clock.now())
+    rehearsal.control_plane.stores.requests.ask(Verb.BURN_IN, "n5", "new", "alice", rehearsal.clock.now())
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.VALIDATING)
     rehearsal.run(300)
 

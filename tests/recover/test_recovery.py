@@ -816,7 +816,8 @@ def test_an_operator_moves_one_of_two_gangs_and_the_other_stays(shared: Rehearsa
     snapshot = shared.control_plane.loop.pulse.snapshot
     assert snapshot is not None
     (key,) = [key for key in snapshot.jobs if key.job_id == shared.gang]
-    shared.control_plane.stores.repairs.move_job(entry, ["n3"], key, at_checkpoint=False)
+    detail = {"off": ["n3"], "at_checkpoint": False, "submit_at": key.submit_at}
+    shared.control_plane.stores.requests.ask_audited(entry, None, detail)
     shared.run_until(shared.ended, 60)
     (other,) = places(shared).keys() - {shared.gang}
     assert places(shared) == {
@@ -929,7 +930,7 @@ def test_a_gang_moves_on_for_another_node_where_a_dead_one_answers_again_and_is_
     rehearsal.run(12)
     rehearsal.fake.start_node("n3")
     rehearsal.silent.discard("n3")
-    rehearsal.control_plane.stores.repairs.ask(Verb.RELEASE, "n3", "new cable", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.RELEASE, "n3", "new cable", "alice", rehearsal.fake.now)
     rehearsal.run(3)
     assert rehearsal.state_of("n3") is NodeState.IN_SERVICE
     rehearsal.line.before = lambda _name: None
@@ -1040,7 +1041,7 @@ def test_a_person_is_notified_once_of_what_a_guard_holds_back_for_long(tmp_path:
     (ticket,) = rehearsal.tickets
     assert (ticket["about"], ticket["node"]) == (["n8"], "n8")
     assert "0 nodes are quarantined already; the limit is 0" in ticket["reason"]
-    (stored,) = rehearsal.control_plane.stores.repairs.tickets(10)
+    (stored,) = rehearsal.control_plane.stores.tickets.tickets(10)
     assert stored["closed_at"] is not None, "nothing is waited for"
 
 

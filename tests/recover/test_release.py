@@ -8,6 +8,7 @@ import pytest
 
 from tests.recover.rehearsal import Rehearsal, refuse
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
@@ -213,10 +214,10 @@ class TestVerdict:
         rehearsal.fail("n3")
         rehearsal.run(2)
         assert self.unfit(rehearsal, "n3")
-        rehearsal.control_plane.stores.fleet.add_intent("pause", "maintenance", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(Verb.PAUSE, FLEET, "maintenance", "alice", rehearsal.fake.now)
         rehearsal.run(1)
         assert self.unfit(rehearsal, "n3") == ""
-        rehearsal.control_plane.stores.fleet.add_intent("resume", "done", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(Verb.RESUME, FLEET, "done", "alice", rehearsal.fake.now)
         rehearsal.restart_control_plane(mode="observe")
         rehearsal.run(1)
         assert self.unfit(rehearsal, "n3") == ""

@@ -20,6 +20,7 @@ from tests.tokens import add_tokens, bearer
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.repair_cycle import known_of
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.evidence import Json
@@ -27,7 +28,7 @@ from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     RecoveryKind,
@@ -605,8 +606,8 @@ def test_what_an_operator_holds_or_retires_is_drained_and_left_alone_until_relea
     tmp_path: Path, verb: Verb, state: NodeState
 ) -> None:
     rehearsal = start(tmp_path, **REPAIR)
-    repairs = rehearsal.control_plane.stores.repairs
-    repairs.ask(verb, "n6", "new cables", "alice", rehearsal.fake.now)
+    requests = rehearsal.control_plane.stores.requests
+    requests.ask(verb, "n6", "new cables", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n6", state)
     rehearsal.run(2)
     assert node_of(rehearsal, "n6").draining
@@ -615,7 +616,7 @@ def test_what_an_operator_holds_or_retires_is_drained_and_left_alone_until_relea
     rehearsal.fail("n6")
     rehearsal.run(30)
     assert rehearsal.state_of("n6") is state
-    repairs.ask(Verb.RELEASE, "n6", "done", "alice", rehearsal.fake.now)
+    requests.ask(Verb.RELEASE, "n6", "done", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n6", NodeState.IN_SERVICE)
     rehearsal.run(10)
     assert node_of(rehearsal, "n6").service is Service.USABLE
@@ -642,7 +643,7 @@ def test_a_hold_with_an_end_is_followed_by_a_release(tmp_path: Path) -> None:
 def test_the_end_of_a_hold_does_not_return_a_node_that_was_resumed_and_failed_since(tmp_path: Path) -> None:
     rehearsal = start(tmp_path)
     entry = AuditEntry.on_host("alice", rehearsal.fake.now, Verb.HOLD.value, "n6", "new cables")
-    rehearsal.control_plane.stores.repairs.ask_audited(Verb.HOLD, entry, rehearsal.fake.now + 100)
+    rehearsal.control_plane.stores.requests.ask_audited(entry, rehearsal.fake.now + 100)
     wait_for(rehearsal, "n6", NodeState.OPERATOR_HOLD)
     rehearsal.run(2)
     rehearsal.fake.resume_node("n6")
@@ -661,10 +662,10 @@ def test_what_a_person_repaired_is_tested_when_it_is_released(tmp_path: Path) ->
     wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR)
     rehearsal.run(5)
     rehearsal.boots["n5"] += 1
-    rehearsal.control_plane.stores.repairs.ask(Verb.RELEASE, "n5", "new GPU", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.RELEASE, "n5", "new GPU", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     assert states_passed(rehearsal, "n5") == [10, 202, 253, 220]
-    assert rehearsal.control_plane.stores.repairs.tickets(1)[0]["closed_at"] is not None
+    assert rehearsal.control_plane.stores.tickets.tickets(1)[0]["closed_at"] is not None
 
 
 def test_in_mode_observe_no_node_is_repaired_tested_or_returned(tmp_path: Path) -> None:
@@ -673,7 +674,7 @@ def test_in_mode_observe_no_node_is_repaired_tested_or_returned(tmp_path: Path) 
     wait_for(rehearsal, "n5", NodeState.QUARANTINED)
     rehearsal.restart_control_plane(mode="observe")
     rehearsal.line.effects.clear()
-    rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, "n6", "x", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.HOLD, "n6", "x", "alice", rehearsal.fake.now)
     rehearsal.run(200)
     assert not rehearsal.line.effects
     assert (rehearsal.state_of("n5"), rehearsal.state_of("n6")) == (NodeState.QUARANTINED, NodeState.IN_SERVICE)
@@ -736,7 +737,7 @@ def test_a_change_of_the_validations_user_leaves_no_node_reserved(
     tmp_path: Path, during: str, ends_as: NodeState
 ) -> None:
     rehearsal = start(tmp_path, **TESTED)
-    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "x", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "x", "alice", rehearsal.fake.now)
 
     def die(name: str) -> None:
         if name == during and HOLD in rehearsal.reservation_names():
@@ -780,7 +781,9 @@ class TestATestThatIsWrong:
         rehearsal.run(2)
         for name in self.NAMES:
             rehearsal.fake.job_ends_as[name] = "FAILED"
-            rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, name, "a new script", "alice", rehearsal.fake.now)
+            rehearsal.control_plane.stores.requests.ask(
+                Verb.VALIDATE, name, "a new script", "alice", rehearsal.fake.now
+            )
         rehearsal.run(60)
         return rehearsal
 
@@ -803,14 +806,16 @@ class TestATestThatIsWrong:
         assert {f"{NODE_HOLD_PREFIX}{name}" for name in held} <= rehearsal.reservation_names(), "nobody's job gets them"
         stores = rehearsal.control_plane.stores
         assert {Subject.of_node(name) for name in self.NAMES} == set(stores.incidents.open_incidents())
-        assert len(stores.repairs.quarantined_since(0.0)) == 3
-        rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "they are broken", "alice", rehearsal.fake.now)
+        assert len(stores.journal.quarantined_since(0.0)) == 3
+        rehearsal.control_plane.stores.requests.ask(
+            Verb.RESET_BREAKER, FLEET, "they are broken", "alice", rehearsal.fake.now
+        )
         for name in held:
             wait_for(rehearsal, name, NodeState.QUARANTINED)
         rehearsal.run(10)
         assert all(node_of(rehearsal, name).draining for name in self.NAMES)
         assert rehearsal.reservation_names() == {"understudy_spares"}
-        counted = [one.node for one in rehearsal.control_plane.stores.repairs.quarantined_since(0.0)]
+        counted = [one.node for one in rehearsal.control_plane.stores.journal.quarantined_since(0.0)]
         assert sorted(counted) == sorted(self.NAMES)
 
     def test_what_the_hourly_budget_holds_back_goes_when_the_hour_is_over_or_a_person_takes_it(
@@ -823,7 +828,7 @@ class TestATestThatIsWrong:
             first,
             second,
         }
-        rehearsal.control_plane.stores.repairs.ask(Verb.HOLD, first, "the script", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(Verb.HOLD, first, "the script", "alice", rehearsal.fake.now)
         wait_for(rehearsal, first, NodeState.OPERATOR_HOLD)
         rehearsal.run(3400)
         assert rehearsal.state_of(second) is NodeState.VALIDATING
@@ -833,12 +838,12 @@ class TestATestThatIsWrong:
         rehearsal = start(tmp_path, **TESTED)
         rehearsal.fake.job_ends_as["n5"] = "FAILED"
         rehearsal.fake.cancel(rehearsal.hungry)
-        rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "suspicious", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "suspicious", "alice", rehearsal.fake.now)
         wait_for(rehearsal, "n5", NodeState.MANUAL_REPAIR, 600)
         rows = states_passed(rehearsal, "n5")
         assert (rows[:2], rows.count(225), rows.count(221)) == ([254, 225], 1, 2)
         stores = rehearsal.control_plane.stores
-        assert len(stores.repairs.quarantined_since(0.0)) == 1
+        assert len(stores.journal.quarantined_since(0.0)) == 1
 
 
 class TestAFlood:
@@ -872,22 +877,24 @@ class TestAFlood:
         rehearsal.line.effects.clear()
         rehearsal.run(2000)
         assert not [one for one in rehearsal.line.effects if one.startswith(("drain", "resume", "reboot", "submit"))]
-        assert rehearsal.control_plane.stores.repairs.breaker().reason == opened["reason"]
+        assert in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).breaker.reason == opened["reason"]
 
         for name in ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"):  # whatever it was, it is over
             rehearsal.boots[name] += 1
         rehearsal.run(5)
-        rehearsal.control_plane.stores.fleet.add_intent("reset-breaker", "a bad rule", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(
+            Verb.RESET_BREAKER, FLEET, "a bad rule", "alice", rehearsal.fake.now
+        )
         for name in drained:
             wait_for(rehearsal, name, NodeState.PROBATION, 2000)
-        assert rehearsal.control_plane.stores.repairs.breaker().reason == ""
+        assert in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).breaker.reason == ""
 
 
 def test_a_node_in_service_is_tested_when_an_operator_asks_once_it_is_empty(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **TESTED)
-    repairs = rehearsal.control_plane.stores.repairs
+    requests = rehearsal.control_plane.stores.requests
     for name in ("n1", "n5", "n6"):
-        repairs.ask(Verb.VALIDATE, name, "a new node", "alice", rehearsal.fake.now)
+        requests.ask(Verb.VALIDATE, name, "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     wait_for(rehearsal, "n6", NodeState.PROBATION)
     assert rehearsal.state_of("n1") is NodeState.IN_SERVICE, "the gang is at work there"
@@ -1056,7 +1063,7 @@ def test_a_drain_by_slurm_during_a_requested_validation_is_its_result(tmp_path: 
     """Otherwise no ticket would be opened for it."""
     rehearsal = start(tmp_path, **TESTED | {"repair": {**REPAIR["repair"], "reboot": False}})
     rehearsal.fake.job_seconds = 1000.0
-    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.VALIDATING)
     rehearsal.run(10)
     rehearsal.fake.drain_by("slurm", "n5", "Kill task failed")
@@ -1073,10 +1080,10 @@ def test_a_test_that_was_asked_for_days_ago_is_made_once_the_node_is_free(tmp_pa
     asked = {"n5": 3, "n6": 7.5}
     for name, days in asked.items():
         at = rehearsal.fake.now - days * 24 * 3600
-        rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, name, "a new node", "alice", at)
+        rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, name, "a new node", "alice", at)
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     assert states_passed(rehearsal, "n6") == [256], "recorded once"
-    assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}
+    assert in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).nodes == {}
 
 
 def test_a_recovery_goes_on_when_many_agents_fall_silent_and_only_what_is_proven_is_begun(tmp_path: Path) -> None:
@@ -1099,7 +1106,7 @@ def test_a_recovery_goes_on_when_many_agents_fall_silent_and_only_what_is_proven
 def test_a_node_that_slurm_did_not_know_before_is_burnt_in_where_the_site_wants_it(tmp_path: Path) -> None:
     config = {"validation": {**VALIDATION["validation"], "burn_in_new_nodes": True, "burn_in_hours": 2}}
     rehearsal = start(tmp_path, **config)
-    assert rehearsal.control_plane.stores.repairs.requests_since(0.0) == {}, (
+    assert in_force(rehearsal.control_plane.stores.requests.stored(), 0.0).nodes == {}, (
         "a fleet that is new to the control plane is not"
     )
     rehearsal.fake.cancel(rehearsal.hungry)
@@ -1132,7 +1139,7 @@ def test_the_results_of_stages_are_kept_with_the_node_and_in_the_words_of_the_st
     )
     rehearsal.fake.job_comments["n5"] = stages_comment(*results)
     rehearsal.fake.job_ends_as["n5"] = ends_as
-    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.PROBATION if ends_as == "COMPLETED" else NodeState.QUARANTINED)
     kept = rehearsal.control_plane.stores.stages.newest("n5")
     assert [one.result for one in kept] == list(results)
@@ -1153,7 +1160,7 @@ def test_the_results_of_stages_are_kept_with_the_node_and_in_the_words_of_the_st
 def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
-    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     wait_for(rehearsal, "n5", NodeState.QUARANTINED)
     rehearsal.run(10)
     assert node_of(rehearsal, "n5").draining
@@ -1163,7 +1170,7 @@ def test_a_node_that_fails_a_test_that_an_operator_asked_for_is_taken_out(tmp_pa
 def test_a_node_whose_reservation_a_person_deletes_while_it_is_validated_is_left_alone(tmp_path: Path) -> None:
     rehearsal = start(tmp_path, **VALIDATION)
     rehearsal.fake.job_seconds = 1000.0
-    rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
+    rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "a new node", "alice", rehearsal.fake.now)
     rehearsal.run_until(lambda: [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"])
     (running,) = [job for job in rehearsal.fake.jobs() if job.state == "RUNNING" and job.user == "root"]
     rehearsal.fake.cancel(running.job_id)
@@ -1281,7 +1288,7 @@ class TestTheWeightOfANodeOnProbation:
     def test_a_person_who_takes_the_node_finds_it_with_its_own(self, tmp_path: Path, verb: Verb) -> None:
         rehearsal = self.start(tmp_path)
         self.on_probation(rehearsal)
-        rehearsal.control_plane.stores.repairs.ask(verb, "n5", "cables", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(verb, "n5", "cables", "alice", rehearsal.fake.now)
         rehearsal.run_until(lambda: node_of(rehearsal, "n5").weight == 7)
         assert node_of(rehearsal, "n5").draining
 
@@ -1309,7 +1316,7 @@ class TestTheWeightOfANodeOnProbation:
     def test_a_test_during_probation_does_not_make_it_the_nodes_own(self, tmp_path: Path) -> None:
         rehearsal = self.start(tmp_path)
         self.on_probation(rehearsal)
-        rehearsal.control_plane.stores.repairs.ask(Verb.VALIDATE, "n5", "again", "alice", rehearsal.fake.now)
+        rehearsal.control_plane.stores.requests.ask(Verb.VALIDATE, "n5", "again", "alice", rehearsal.fake.now)
         wait_for(rehearsal, "n5", NodeState.VALIDATING)
         wait_for(rehearsal, "n5", NodeState.PROBATION)
         rehearsal.run(300)
@@ -1388,7 +1395,7 @@ def burn_in_a_rack(path: Path, **validation: Any) -> Rehearsal:
     rehearsal.fake.cancel(rehearsal.gang)
     rehearsal.run(2)
     for name in RACK:
-        rehearsal.control_plane.stores.repairs.ask(Verb.BURN_IN, name, "a new rack", "carol", rehearsal.clock.now())
+        rehearsal.control_plane.stores.requests.ask(Verb.BURN_IN, name, "a new rack", "carol", rehearsal.clock.now())
     return rehearsal
 
 

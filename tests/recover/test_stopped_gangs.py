@@ -175,8 +175,8 @@ def test_an_operator_who_cancels_it_is_obeyed(rehearsal: Rehearsal) -> None:
     rehearsal.line.before = refuse("start_job")
     rehearsal.run_until(rehearsal.recoveries, 30)
     (recovery,) = rehearsal.recoveries()
-    repairs = rehearsal.control_plane.stores.repairs
-    repairs.ask(Verb.CANCEL, str(recovery.id), "I look at it first", "alice", rehearsal.clock.now())
+    requests = rehearsal.control_plane.stores.requests
+    requests.ask(Verb.CANCEL, str(recovery.id), "I look at it first", "alice", rehearsal.clock.now())
     rehearsal.run(90)
     assert [one.status for one in rehearsal.recoveries()] == [RecoveryStatus.CANCELLED]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,11 +20,12 @@ from understudy_controlplane.recover.checkpoint_work import Nodes
 from understudy_controlplane.recover.file_tasks import OFFERED_SECONDS_MAX, FileTasks
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
-from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.checkpoints import CheckpointStore, trust
 from understudy_controlplane.store.database import DatabaseInMemory
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
+from understudy_controlplane.store.requests import RequestStore
 from understudy_wire.facts import CheckpointShard, RankStarted, ShardFile, Tier
 from understudy_wire.files import FileOutcome, FileResult, ReadFiles
 
@@ -229,9 +231,8 @@ def test_a_bad_one_is_passed_over_with_the_reason_until_a_person_trusts_it(outco
     assert f"step 40: {outcome.value}: r1 has 4 bytes, 5 were announced (read back on n2)" in decision.why
     site.answer("n1", outcome)
     assert site.points.give(site.known, Attempt(2)).answer is RestoreAnswer.UNKNOWN
-    site.store.trust(
-        site.known.row, AuditEntry.on_host("alice", b.NOW + MINUTE, "trust-checkpoints", "job 7", "looked at")
-    )
+    trusted = AuditEntry.on_host("alice", b.NOW + MINUTE, "trust-checkpoints", "job 7", "looked at")
+    RequestStore(site.engine).ask_audited(trusted, effect=partial(trust, site.known.row))
     assert site.points.give(site.known, Attempt(3)).step == 40
     site.tasks.look()
     assert site.tasks.task("n1") is None, "what a person trusts is not read again"

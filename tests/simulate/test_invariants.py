@@ -27,7 +27,16 @@ from tests.simulator.scenario import LAUNCHER_GANG, Event, Kind, Scenario, Setti
 from tests.simulator.slurm import VirtualSlurm
 from tests.simulator.world import World, configuration
 from understudy_controlplane.config import Config, Mode, NoSpare
-from understudy_controlplane.decide import failures, gang_moves, guards, hangs, needs, recovery_recheck, transitions
+from understudy_controlplane.decide import (
+    failures,
+    gang_moves,
+    guards,
+    hangs,
+    needs,
+    recovery_recheck,
+    requests_in_force,
+    transitions,
+)
 from understudy_controlplane.decide.preemption import Preemptible
 from understudy_controlplane.detect import DETECTORS
 from understudy_controlplane.detect.slowness_cost import SlownessCost
@@ -44,7 +53,8 @@ from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.recover.step import Done, Failed
 from understudy_controlplane.recover.steps import STEPS, seats
 from understudy_controlplane.store import recoveries
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.requests import RequestStore
+from understudy_controlplane.store.tickets import TicketStore
 from understudy_wire.ranks import OrderState, RankWindow, SaveOrder
 
 HANG = importlib.import_module("understudy_controlplane.detect.hang")  # the package has a function of that name
@@ -184,7 +194,7 @@ def _a_failed_test_is_passed() -> AbstractContextManager[Any]:
 
 def _a_dead_gang_is_not_shrunk() -> AbstractContextManager[Any]:
     """And no person hears of it."""
-    return _all(patch.object(VirtualSlurm, "keep_batch_host", lambda *_: None), _returns(RepairStore, "tickets", ())())
+    return _all(patch.object(VirtualSlurm, "keep_batch_host", lambda *_: None), _returns(TicketStore, "tickets", ())())
 
 
 def _drawn(name: str) -> Mutant:
@@ -304,7 +314,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "a pause of a job is ignored": Broken(
         "a-paused-job-is-left-alone",
-        _returns(RepairStore, "job_pauses", {}),
+        _returns(requests_in_force, "_job_pauses", {}),
         (Event(39.0, Kind.PAUSES_JOB, "0", 300.0), IN_GANG),
     ),
     "what was before a resume counts after it": Broken(
@@ -348,7 +358,7 @@ BROKEN: dict[str, Broken] = {
         300.0,
     ),
     "a request to save gets no answer": Broken(
-        "an-order-to-save-ends", _returns(RepairStore, "answer_save", None), (SAVE,), ASKS, 80.0
+        "an-order-to-save-ends", _returns(RequestStore, "answer", None), (SAVE,), ASKS, 80.0
     ),
     "a gang at work is taken for one that hangs": Broken(
         "only-a-gang-that-hangs-is-restarted", _has_no_patience_with(0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulator.cluster import FABRIC, LICENCE
 from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
@@ -794,8 +795,8 @@ class Invariants:
         core = world.core
         if core is None:
             raise Violation("everything-comes-to-rest", "the control plane is not running")
-        stopped = core.stores.repairs.breaker().reason or core.stores.fleet.pause(world.clock.now()).reason
-        if world.scenario.settings.observes or stopped or core.stores.repairs.job_pauses(world.clock.now()):
+        asked = in_force(core.stores.requests.stored(), world.clock.now())
+        if world.scenario.settings.observes or asked.breaker.reason or asked.pause.reason or asked.job_pauses:
             return
         for recovery in core.stores.recoveries.running():
             if isinstance(recovery.plan, PoolSwapPlan) and self._await_timeout(recovery.plan.dead_nodes):
@@ -815,7 +816,7 @@ class Invariants:
 
     def _gangs_save(self, core: Core) -> None:
         """Gangs that work were asked what people wanted them to be asked, and their ranks save by one schedule."""
-        asked = core.stores.repairs.saves()
+        asked = in_force(core.stores.requests.stored(), 0.0).saves
         for gang in self._world.cluster.gangs:
             if gang.asking is None or not gang.computes:
                 continue
@@ -873,7 +874,8 @@ class Invariants:
         in_service = [node for node in nodes if node.service is Service.USABLE and node.name in settled]
         broken = {name for name, one in machines.items() if one.broken or one.port_is_down(now)}
         idle = [node.name for node in in_service if node.base_state == "IDLE" and node.name not in reserved | broken]
-        chosen = core.stores.fleet.spare_choices(now)  # nodes that an operator keeps out of the pool stay out
+        # Nodes that an operator keeps out of the pool stay out.
+        chosen = in_force(core.stores.requests.stored(), now).spare_choices
         kept = {*_reported(core), *self._awaited(), *(name for name, one in machines.items() if one.on_trial)}
         idle = [name for name in idle if name not in kept and chosen.get(name) is not False]
         pool = reservations.get(POOL, ())

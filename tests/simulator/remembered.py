@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 StoreT = TypeVar("StoreT")
 
-ENDS_BY_ITSELF = frozenset({"live", "job_pauses"})
+ENDS_BY_ITSELF = frozenset({"live"})
 """Methods of which the answer ends with time, unless it is empty."""
 
 _READS = re.compile(r"(?:FROM|JOIN) (\w+)")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -42,7 +43,7 @@ from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import NodeState, ValidationOrigin
-from understudy_controlplane.fleet.operator import Verb, cancel_subject, job_subject
+from understudy_controlplane.fleet.operator import FLEET, Verb, cancel_subject, job_subject
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
@@ -59,7 +60,7 @@ from understudy_controlplane.recover import effect
 from understudy_controlplane.recover.step import nothing_to_do
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmError, SlurmUnavailable
-from understudy_controlplane.store import tables
+from understudy_controlplane.store import recoveries, tables
 from understudy_controlplane.store.database import DatabaseInMemory, Engine, StoreError
 from understudy_controlplane.store.stores import Stores
 
@@ -477,7 +478,7 @@ class World:
 
     def _see_tickets(self, core: Core) -> None:
         """A person repairs the node of each new one."""
-        new = [one for one in core.stores.repairs.tickets(TICKETS_A_ROUND_MAX) if one["id"] > self._ticket_seen]
+        new = [one for one in core.stores.tickets.tickets(TICKETS_A_ROUND_MAX) if one["id"] > self._ticket_seen]
         for ticket in reversed(new):
             self._ticket_seen = ticket["id"]
             self.narrate(f"ticket for {ticket['node']}")
@@ -564,7 +565,7 @@ class World:
             if core is not None and request_preview.fits(core.stores.fleet.nodes()[node], verb):
                 self.invariants.asked(verb, node)
                 with suppress(Killed):
-                    core.stores.repairs.ask(verb, node, "a person asks for it", "alice", self.clock.now())
+                    core.stores.requests.ask(verb, node, "a person asks for it", "alice", self.clock.now())
                 self._wake()
 
     # -- what events need ----------------------------------------------------------------------------------------
@@ -595,7 +596,7 @@ class World:
         while self._switches:
             verb = self._switches.pop(0)
             with self.from_outside(), suppress(Killed):
-                self.core.stores.fleet.add_intent(verb.value, "a person asks for it", "alice", self.clock.now())
+                self.core.stores.requests.ask(verb, FLEET, "a person asks for it", "alice", self.clock.now())
                 self.invariants.switched(verb)
 
     def pause_job(self, job_id: int, seconds: float) -> None:
@@ -605,7 +606,7 @@ class World:
         now, words = self.clock.now(), "a person asks for it"
         with self.from_outside(), suppress(Killed):
             entry = AuditEntry.on_host("alice", now, Verb.PAUSE_JOB.value, job_subject(job_id), words)
-            self.core.stores.repairs.pause_job(entry, now + seconds, job)
+            self.core.stores.requests.ask_audited(entry, now + seconds, {"submit_at": job.submit_at})
             self.invariants.paused_job(job_id, now + seconds)
 
     def _known(self, job_id: int) -> JobKey | None:
@@ -621,7 +622,7 @@ class World:
             return
         with self.from_outside(), suppress(Killed):
             entry = AuditEntry.on_host("alice", self.clock.now(), Verb.SAVE_JOB.value, job_subject(job_id), "odd")
-            core.stores.repairs.ask_audited(Verb.SAVE_JOB, entry)
+            core.stores.requests.ask_audited(entry)
             self._wake()
 
     def move_job(self, job_id: int, node: str, *, at_checkpoint: bool = False) -> None:
@@ -632,7 +633,8 @@ class World:
             self.invariants.moved_jobs.add(job_id)
             with suppress(Killed):
                 entry = AuditEntry.on_host("alice", self.clock.now(), Verb.MOVE_JOB.value, job_subject(job_id), "odd")
-                self.core.stores.repairs.move_job(entry, [node], job, at_checkpoint=at_checkpoint)
+                detail = {"off": [node], "at_checkpoint": at_checkpoint, "submit_at": job.submit_at}
+                self.core.stores.requests.ask_audited(entry, None, detail)
 
     def choose_spare(self, verb: Verb, node: str) -> None:
         if self.core is None:
@@ -640,7 +642,7 @@ class World:
         self.spares_removed.add(node)
         with self.from_outside(), suppress(Killed):
             entry = AuditEntry.on_host("alice", self.clock.now(), verb.value, node, "a person asks for it")
-            self.core.stores.fleet.add_answered(entry, None)
+            self.core.stores.requests.ask_audited(entry)
 
     def report_signal(self, kind: SignalKind, target: str, seconds: float) -> bool:
         """Reports as another system of the site does, which does not repeat it. Returns true if it was taken."""
@@ -686,11 +688,11 @@ class World:
                 if isinstance(one.plan, DrainPlan) and one.id % REJECTS_EACH == 0:
                     self.invariants.cancelled(one)
                     entry = AuditEntry.on_host("alice", now, Verb.CANCEL.value, subject, why)
-                    core.stores.recoveries.reject(one.id, entry)
+                    core.stores.requests.ask_audited(entry, effect=partial(recoveries.reject, one.id))
                     continue
                 self.invariants.ledger.approved(one)
                 entry = AuditEntry.on_host("alice", now, Verb.APPROVE.value, subject, why)
-                core.stores.recoveries.approve(one.id, entry)
+                core.stores.requests.ask_audited(entry, effect=partial(recoveries.approve, one.id))
 
     def drill(self, node: str, xid: int, seconds: float) -> bool:
         """Drills as the route does. Returns true if it was injected."""
@@ -701,7 +703,7 @@ class World:
             return False
         with self.from_outside(), suppress(Killed):
             entry = AuditEntry.on_host("alice", now, Verb.DRILL.value, node, "an exercise")
-            core.stores.repairs.ask_audited(Verb.DRILL, entry, now + seconds)
+            core.stores.requests.ask_audited(entry, now + seconds)
             core.stores.facts.record(node, [drill_event(view, xid, "alice", now)], now, lambda _: None)
             self._wake()
         return True
@@ -715,7 +717,7 @@ class World:
                 if recovery.status is RecoveryStatus.RUNNING:
                     self.invariants.cancelled(recovery)
                     subject, now = cancel_subject(recovery.id), self.clock.now()
-                    stores.repairs.ask(Verb.CANCEL, subject, "a person asks for it", "alice", now)
+                    stores.requests.ask(Verb.CANCEL, subject, "a person asks for it", "alice", now)
 
 
 def _under_way(recovery: Recovery) -> Iterator[StepName]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.recover.restore import LOOK_SECONDS_MAX, RestorePoints
 from understudy_controlplane.store import facts as facts_module
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.checkpoints import CheckpointStore
+from understudy_controlplane.store.checkpoints import CheckpointStore, trust
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.queries import Queries
+from understudy_controlplane.store.requests import RequestStore
 from understudy_wire.facts import (
     Anomaly,
     AnomalyKind,
@@ -388,7 +390,8 @@ def test_the_newest_good_checkpoint_is_known_without_settling_anything(engine: E
     assert newest() == (40, "/c/40")
     report("n2", anomaly(30))
     assert newest() == (20, "/c/20")
-    checkpoints.trust(known.row, AuditEntry.on_host("alice", b.NOW + 1, "trust-checkpoints", "job 7", "looked at"))
+    trusted = AuditEntry.on_host("alice", b.NOW + 1, "trust-checkpoints", "job 7", "looked at")
+    RequestStore(engine).ask_audited(trusted, effect=partial(trust, known.row))
     assert newest() == (40, "/c/40")
     assert fleet.restore_point(known.row, Attempt(0, 1)) is None
     _, changed = checkpoints.checkpoint_news(checkpoints.newest())

@@ -49,7 +49,7 @@ def statements(rehearsal: Rehearsal) -> Statements:
         _report(rehearsal)
         rehearsal.run_until(rehearsal.ended)
         operator = TestClient(plane.app, headers=bearer(Role.ADMIN))
-        plane.stores.repairs.open_ticket("n3-1", "n3", {}, rehearsal.clock.now())
+        plane.stores.tickets.open_ticket("n3-1", "n3", {}, rehearsal.clock.now())
         assert request_all(plane.app, operator, VALUES, REASON, {"/v1/mode": {"mode": "act"}}) > 20
         for route in ("resume", "jobs/1/resume", "nodes/n3/release", "jobs/1/trust-checkpoints"):
             operator.post(f"/v1/{route}", json=REASON)

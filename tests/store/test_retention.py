@@ -18,11 +18,12 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.store.query_plans import GROWING, captured, plan_of, whole_tables_read
 from understudy_controlplane.config import Retention
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.decide.retention import limits
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, Job
-from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.pruner import Pruner
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.store import tables
@@ -30,9 +31,11 @@ from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import DatabaseInMemory, open_database
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.gpus import GpuStore
 from understudy_controlplane.store.parts import PartStore
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.requests import RequestStore
 from understudy_controlplane.store.retention import RULES, RetentionStore, Rule
+from understudy_controlplane.store.tickets import TicketStore
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 from understudy_wire.facts import Anomaly, AnomalyKind, CheckpointShard, Fact, FirstStep, RankStarted
 from understudy_wire.hardware import Part, PartKind
@@ -165,37 +168,46 @@ class TestDecisions:
         assert rows(engine, tables.recovery_step) == rows(engine, tables.recovery) == 2
 
     def test_the_breaker_stays_as_it_is_for_ever(self, engine: Engine, pruner: Pruner) -> None:
-        repairs = RepairStore(engine)
+        requests = RequestStore(engine)
         for age in (900, 850):
             decision(engine, age, "open_breaker")
         newest(engine)
         pruner.prune()
-        assert repairs.breaker().reason == "" and rows(engine, tables.decision) == 2
+        assert in_force(requests.stored(), NOW).breaker.reason == "" and rows(engine, tables.decision) == 2
         with engine.begin() as connection:
             connection.execute(update(tables.decision).values(reason="too many"))
-        assert repairs.breaker().reason == "too many"
+        assert in_force(requests.stored(), NOW).breaker.reason == "too many"
         reset = {"reason": "", "by": "alice", "subject": ""}
-        add(engine, tables.operator_intent, at=NOW - 800 * DAY, verb=Verb.RESET_BREAKER.value, **reset)
-        add(engine, tables.operator_intent, at=NOW, verb=Verb.HOLD.value, **reset)
+        add(engine, tables.request, at=NOW - 800 * DAY, verb=Verb.RESET_BREAKER.value, **reset)
+        add(engine, tables.request, at=NOW, verb=Verb.HOLD.value, **reset)
         pruner.prune()
-        assert repairs.breaker().reason == ""
+        assert in_force(requests.stored(), NOW).breaker.reason == ""
 
     def test_a_pause_of_years_ago_still_holds(self, engine: Engine, pruner: Pruner) -> None:
-        fleet = FleetStore(engine)
+        requests = RequestStore(engine)
         for verb, age in ((Verb.PAUSE, 900), (Verb.RESUME, 850), (Verb.PAUSE_NOW, 800)):
-            fleet.add_intent(verb.value, "moving", "alice", NOW - age * DAY)
-        fleet.add_intent(Verb.PAUSE_NOW.value, "still moving", "alice", NOW - 790 * DAY)
-        assert pruner.prune() == {"operator_intent": 1}
-        assert fleet.pause(NOW).halts
+            requests.ask(verb, FLEET, "moving", "alice", NOW - age * DAY)
+        requests.ask(Verb.PAUSE_NOW, FLEET, "still moving", "alice", NOW - 790 * DAY)
+        assert pruner.prune() == {"request": 1}
+        assert in_force(requests.stored(), NOW).pause.halts
 
 
 def test_a_request_stays_as_long_as_the_decision_that_answered_it(engine: Engine, pruner: Pruner) -> None:
-    asked = FleetStore(engine)
-    first = asked.add_intent(Verb.HOLD.value, "cables", "alice", NOW - 900 * DAY)
-    asked.add_intent(Verb.HOLD.value, "cables", "alice", NOW - 900 * DAY)
+    requests = RequestStore(engine)
+    first = requests.ask(Verb.HOLD, "n1", "cables", "alice", NOW - 900 * DAY)
+    requests.ask(Verb.HOLD, "n2", "cables", "alice", NOW - 900 * DAY)
     decision(engine, 900, "hold", request=first, incident=incident(engine, 900))
+    requests.ask(Verb.RESUME, FLEET, "the newest row is never deleted", "alice", NOW)
     newest(engine)
-    assert pruner.prune() == {}
+    assert pruner.prune() == {"request": 1}, "the one without a decision"
+
+
+def test_what_an_operator_chose_about_spares_years_ago_still_holds(engine: Engine, pruner: Pruner) -> None:
+    requests = RequestStore(engine)
+    for node, verb, age in (("n1", Verb.SPARE_ADD, 900), ("n1", Verb.SPARE_ADD, 890), ("n2", Verb.SPARE_ADD, 880)):
+        requests.ask(verb, node, "the fastest", "alice", NOW - age * DAY)
+    assert pruner.prune() == {"request": 1}
+    assert in_force(requests.stored(), NOW).spare_choices == {"n1": True, "n2": True}
 
 
 def test_the_incident_of_a_node_that_is_repaired_for_years_keeps_what_was_tried(engine: Engine, pruner: Pruner) -> None:
@@ -326,16 +338,16 @@ class TestJobs:
 
 
 def test_events_parts_tickets_and_tokens_go_when_they_are_old(engine: Engine, pruner: Pruner) -> None:
-    facts, repairs = FactStore(engine), RepairStore(engine)
+    facts, tickets = FactStore(engine), TicketStore(engine)
     for age in (91, 89):
         at = NOW - age * DAY
         facts.record("n1", [b.xid_event("n1", 79, at, sequence=age).event], at, lambda _: None)
         PartStore(engine).see({f"n{age}": [Part(PartKind.BOARD, "board", "", f"{age}")]}, NOW - (age + 640) * DAY)
-        repairs.see_gpus({f"n{age}": [b.gpu(uuid=f"GPU-{age}")]}, NOW - (age + 640) * DAY)
-        repairs.open_ticket(f"closed {age}", "n1", {}, NOW - (age + 640) * DAY, closed=True)
+        GpuStore(engine).see_gpus({f"n{age}": [b.gpu(uuid=f"GPU-{age}")]}, NOW - (age + 640) * DAY)
+        tickets.open_ticket(f"closed {age}", "n1", {}, NOW - (age + 640) * DAY, closed=True)
         token = NewToken(f"{age}", Role.NODE, "", "n1", 0.0, "", NOW - age * DAY)
         TokenStore(engine).add([token])
-    repairs.open_ticket("open", "n1", {}, NOW - 900 * DAY)
+    tickets.open_ticket("open", "n1", {}, NOW - 900 * DAY)
     assert pruner.prune() == {"kernel_event": 1, "gpu_seen": 1, "part_seen": 1, "ticket": 1, "token": 1}
     assert [event.event.sequence for event in facts.kernel_events(0, 0.0)] == [89]
 
@@ -492,7 +504,7 @@ def test_no_pass_reads_a_whole_table_that_grows(tmp_path: Path) -> None:
     with captured(engine) as asked:
         pruner.count()
         assert pruner.prune() == {"decision": 1}
-    requests = "operator_intent"  # few: people make them
+    requests = "request"  # few: people make them
     found = {query: names for query, names in whole_tables_read(engine, asked).items() if names != requests}
     engine.dispose()
     assert not found, "\n".join(f"{names}: {query}" for query, names in found.items())

@@ -57,7 +57,6 @@ from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.packing import PackingStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
-from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.shard_map import unpack
 from understudy_controlplane.store.tables import metadata
 from understudy_wire.facts import (
@@ -570,7 +569,7 @@ class TestJournal:
         assert FleetStore(engine).nodes()["n2"].state is NodeState.QUARANTINED
         assert set(IncidentStore(engine).open_incidents()) == {Subject.of_node("n2")}
         assert recoveries.changed(0, (), b.NOW) == [recovery]
-        assert RepairStore(engine).quarantined_since(0) == (Quarantine(b.NOW, "n2", "xid.79"),)
+        assert Journal(engine).quarantined_since(0) == (Quarantine(b.NOW, "n2", "xid.79"),)
 
     def test_decisions_of_one_round_about_the_same_node_see_each_other(self, engine: Engine) -> None:
         fleet = FleetStore(engine)

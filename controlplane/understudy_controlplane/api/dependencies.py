@@ -23,6 +23,8 @@ NodeName = Annotated[str, Path(max_length=255, description="NodeName in Slurm.")
 IncidentId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/incidents` shows it.")]
 DecisionId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/decisions` shows it.")]
 TicketId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/tickets` shows it.")]
+MaintenanceId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/maintenance` shows it.")]
+SignalId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/signals` shows it.")]
 RecoveryId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/recoveries` shows it.")]
 
 

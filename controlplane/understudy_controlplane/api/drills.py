@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
-from understudy_controlplane.access.admission import Admission
-from understudy_controlplane.api.dependencies import NodeName
 from understudy_controlplane.api.operator_requests import (
-    OperatorRequest,
+    RequestDependencies,
     Seconds,
-    accepted,
     log_audited,
     not_ready,
-    read_request,
 )
 from understudy_controlplane.api.pages import known_parameters
-from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Mode
-from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.drill import drill_event, what_follows
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.ingest.answers import answer, refuse
-from understudy_controlplane.live.pulse import Pulse
-from understudy_controlplane.store.facts import FactStore
-from understudy_controlplane.store.repairs import RepairStore
 from understudy_wire.facts import KernelEvent
 from understudy_wire.values import NOT_UNDERSTOOD
 
@@ -70,18 +60,7 @@ class Drill(msgspec.Struct, frozen=True):
     until: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class DrillDependencies:
-    admission: Admission
-    facts: FactStore
-    repairs: RepairStore
-    current: CurrentConfig
-    clock: Clock
-    pulse: Pulse
-    wake_loop: Callable[[], None]
-
-
-def drills_router(deps: DrillDependencies) -> APIRouter:
+def drills_router(deps: RequestDependencies) -> APIRouter:
     router = APIRouter(dependencies=[Depends(known_parameters)])
     one_at_a_time = asyncio.Lock()  # a drill computes a round: half a second for 12,500 nodes
 
@@ -103,33 +82,10 @@ def drills_router(deps: DrillDependencies) -> APIRouter:
         async with one_at_a_time:
             return await _drill(deps, identity, body)
 
-    @router.post("/v1/nodes/{node}/end-drill", status_code=202)
-    async def end_drill(node: NodeName, request: Request) -> Response:
-        """End the drill on this node before its time. The node returns, if nothing but the drill speaks against it."""
-        identity = await deps.admission.admit(request, Permission.OPERATE)
-        operator_request = await read_request(request, identity)
-        return operator_request if isinstance(operator_request, Response) else await _end(deps, operator_request, node)
-
     return router
 
 
-async def _end(deps: DrillDependencies, operator_request: OperatorRequest, node: str) -> Response:
-    if node not in await asyncio.to_thread(deps.repairs.drills):
-        return refuse(409, f"there is no drill on {node}", "GET /v1/status names the drills that go on")
-    prospect = Prospect(Outcome.WILL_ACT, "the node returns, if nothing but the drill speaks against it")
-    if operator_request.dry_run:
-        return accepted(None, node, Verb.END_DRILL, prospect)
-    now, why = deps.clock.now(), operator_request.reason
-    entry = AuditEntry.of_request(operator_request.identity, now, Verb.END_DRILL.value, node, why)
-    number = await asyncio.to_thread(deps.repairs.end_drill, entry)
-    if number is None:
-        return refuse(409, f"the drill on {node} has just ended", f"see GET /v1/nodes/{node}")
-    log_audited(entry)
-    deps.wake_loop()
-    return accepted(number, node, Verb.END_DRILL, prospect)
-
-
-async def _drill(deps: DrillDependencies, identity: Identity, body: DrillBody) -> Response:
+async def _drill(deps: RequestDependencies, identity: Identity, body: DrillBody) -> Response:
     snapshot, now = deps.pulse.snapshot, deps.clock.now()
     if snapshot is None:
         return not_ready()
@@ -160,13 +116,13 @@ def _objection(mode: Mode, node: NodeView) -> str:
     return ""
 
 
-def _inject(deps: DrillDependencies, identity: Identity, body: DrillBody, event: KernelEvent) -> int:
+def _inject(deps: RequestDependencies, identity: Identity, body: DrillBody, event: KernelEvent) -> int | None:
     """The drill comes first, in the audit too: a line without one counts for nothing."""
     entry = AuditEntry.of_request(identity, event.at, Verb.DRILL.value, body.node, body.reason)
     until = event.at + body.for_seconds
-    number = deps.repairs.ask_audited(Verb.DRILL, replace(entry, after={"until": until}), until)
+    number = deps.stores.requests.ask_audited(replace(entry, after={"until": until}), until)
     log_audited(entry)
-    deps.facts.record(body.node, [event], event.at, lambda _job_id: None)
+    deps.stores.facts.record(body.node, [event], event.at, lambda _job_id: None)
     return number
 
 

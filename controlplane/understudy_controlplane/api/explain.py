@@ -36,9 +36,10 @@ from understudy_controlplane.recover.saves import fleet_rate, in_memory, measure
 from understudy_controlplane.store.checkpoints import CheckpointStore
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record, RequestFilter
+from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record
 from understudy_controlplane.store.recoveries import RecoveryFilter
 from understudy_controlplane.store.report import ReportStore
+from understudy_controlplane.store.requests import RequestFilter
 from understudy_wire.facts import Layout, Tier
 
 CHECKPOINTS_SHOWN = 100

@@ -21,6 +21,7 @@ from understudy_controlplane.api.pages import (
     page,
     timed_page,
 )
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.figures.ettr import ettr
 from understudy_controlplane.fleet import training
 from understudy_controlplane.fleet.identity import Identity
@@ -103,7 +104,7 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
 def job_records(deps: ReadDependencies, limit: int, before: int, only: JobFilter) -> list[Record]:
     records = deps.queries.jobs(limit, before, only)
     progress = deps.queries.progress([record["id"] for record in records])
-    pauses = deps.stores.repairs.job_pauses(deps.clock.now())
+    pauses = in_force(deps.stores.requests.stored(), deps.clock.now()).job_pauses
     shown = deps.pulse.snapshot.jobs if deps.pulse.snapshot is not None else {}
     for record in records:
         job = shown.get(_key(record))

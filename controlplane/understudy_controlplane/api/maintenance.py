@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -12,11 +13,12 @@ from msgspec import Meta
 
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.operator_requests import (
-    OperatorDependencies,
-    accepted,
+    Asked,
+    Checked,
+    RequestDependencies,
     log_audited,
     not_ready,
-    read_request,
+    will,
 )
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Config, Mode
@@ -25,11 +27,11 @@ from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.maintenance import Maintenance, maintenance_subject
-from understudy_controlplane.fleet.operator import Outcome, Prospect, Verb
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.store import site_maintenance
 from understudy_controlplane.store.database import ID_MAX
-from understudy_controlplane.store.site_maintenance import MaintenanceStore
 from understudy_wire.values import NOT_UNDERSTOOD
 
 MaintenanceId = Annotated[int, Path(ge=1, le=ID_MAX, description="As `GET /v1/maintenance` shows it.")]
@@ -92,7 +94,7 @@ def _all(deps: ReadDependencies) -> MaintenanceRecords | Response:
     return MaintenanceRecords([_record(snapshot, one, deps.current.config) for one in found])
 
 
-def maintenance_requests_router(deps: OperatorDependencies, store: MaintenanceStore) -> APIRouter:
+def maintenance_requests_router(deps: RequestDependencies) -> APIRouter:
     router = APIRouter(dependencies=[Depends(known_parameters)])
 
     @router.post("/v1/maintenance")
@@ -100,27 +102,12 @@ def maintenance_requests_router(deps: OperatorDependencies, store: MaintenanceSt
         """Take nodes out of service for planned work: they are drained, gangs there leave for spares at their next
         checkpoint, and they return by their validation. With `dry_run` the plan alone.
         """
-        return await _start(deps, store, request)
-
-    @router.post("/v1/maintenance/{maintenance}/pause", status_code=202)
-    async def pause(maintenance: MaintenanceId, request: Request) -> Response:
-        """Take no further node out of service, and move no further gang, until it is resumed."""
-        return await _change(deps, store, request, maintenance, Verb.PAUSE_MAINTENANCE)
-
-    @router.post("/v1/maintenance/{maintenance}/resume", status_code=202)
-    async def resume(maintenance: MaintenanceId, request: Request) -> Response:
-        """Go on after a pause."""
-        return await _change(deps, store, request, maintenance, Verb.RESUME_MAINTENANCE)
-
-    @router.post("/v1/maintenance/{maintenance}/end", status_code=202)
-    async def end(maintenance: MaintenanceId, request: Request) -> Response:
-        """End it now: its nodes return by their validation."""
-        return await _change(deps, store, request, maintenance, Verb.END_MAINTENANCE)
+        return await _start(deps, request)
 
     return router
 
 
-async def _start(deps: OperatorDependencies, store: MaintenanceStore, request: Request) -> Response:
+async def _start(deps: RequestDependencies, request: Request) -> Response:
     identity = await deps.admission.admit(request, Permission.OPERATE)
     try:
         body = msgspec.json.decode(await request.body(), type=MaintenanceBody)
@@ -136,7 +123,7 @@ async def _start(deps: OperatorDependencies, store: MaintenanceStore, request: R
     if not body.dry_run:
         entry = AuditEntry.of_request(identity, now, Verb.START_MAINTENANCE.value, "", body.reason)
         entry = replace(entry, after={"targets": [*body.targets], "until": body.until, "at_once": planned.at_once})
-        planned = replace(planned, id=await asyncio.to_thread(store.begin, planned, entry))
+        planned = replace(planned, id=await asyncio.to_thread(deps.stores.maintenance.begin, planned, entry))
         log_audited(replace(entry, subject=maintenance_subject(planned.id)))
         deps.wake_loop()
     return answer(MaintenanceRecords([_record(snapshot, planned, deps.current.config)]))
@@ -173,27 +160,15 @@ CHANGES = {
 """What comes of each request."""
 
 
-async def _change(
-    deps: OperatorDependencies, store: MaintenanceStore, request: Request, number: int, verb: Verb
-) -> Response:
-    identity = await deps.admission.admit(request, Permission.OPERATE)
-    operator_request = await read_request(request, identity)
-    if isinstance(operator_request, Response):
-        return operator_request
-    open_ones = {one.id: one for one in await asyncio.to_thread(store.open_ones)}
-    if number not in open_ones:
-        return refuse(404, f"no maintenance {number} is under way", "GET /v1/maintenance lists them")
-    found, subject, prospect = open_ones[number], maintenance_subject(number), Prospect(Outcome.WILL_ACT, CHANGES[verb])
-    if operator_request.dry_run:
-        return accepted(None, subject, verb, prospect)
-    entry = AuditEntry.of_request(identity, deps.clock.now(), verb.value, subject, operator_request.reason)
-    if verb is Verb.END_MAINTENANCE:
-        asked = await asyncio.to_thread(store.end, found, entry)
-    else:
-        asked = await asyncio.to_thread(store.set_paused, found, verb is Verb.PAUSE_MAINTENANCE, entry)
-    log_audited(entry)
-    deps.wake_loop()
-    return accepted(asked, subject, verb, prospect)
+def change(asked: Asked) -> Checked | Response:
+    """Pause, resume or end it."""
+    found = {one.id: one for one in asked.deps.stores.maintenance.open_ones()}.get(asked.subject)
+    if found is None:
+        return refuse(404, f"no maintenance {asked.subject} is under way", "GET /v1/maintenance lists them")
+    effect = partial(site_maintenance.set_paused, found, asked.verb is Verb.PAUSE_MAINTENANCE)
+    if asked.verb is Verb.END_MAINTENANCE:
+        effect = partial(site_maintenance.end, found)
+    return will(maintenance_subject(found.id), CHANGES[asked.verb], effect)
 
 
 def _record(snapshot: Snapshot, maintenance: Maintenance, config: Config) -> MaintenanceRecord:

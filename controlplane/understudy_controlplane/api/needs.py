@@ -105,7 +105,7 @@ def _with_tickets(deps: ReadDependencies, found: list[NeedRecord]) -> list[NeedR
     """Who deals with a node already."""
     tickets: Mapping[str, Mapping[str, object]] = {}
     if any(one.kind is NeedKind.NODE_OUT for one in found):
-        tickets = {one["node"]: one for one in deps.stores.repairs.tickets(TICKETS_READ, is_open=True)}
+        tickets = {one["node"]: one for one in deps.stores.tickets.tickets(TICKETS_READ, is_open=True)}
     return [
         msgspec.structs.replace(one, why=f"{one.why}; ticket {ticket['id']}, {_by(ticket)}")
         if one.kind is NeedKind.NODE_OUT and (ticket := tickets.get(one.subject)) is not None

@@ -190,7 +190,7 @@ def _with_flags(state: str, flags: frozenset[str]) -> str:
 
 
 def _gpus(deps: ReadDependencies, query: GpusQuery) -> Response:
-    records = deps.stores.repairs.gpus(query.limit, *query.before, node=query.node)
+    records = deps.stores.gpus.gpus(query.limit, *query.before, node=query.node)
     return timed_page(records, "last_seen_at", "id", query.limit)
 
 

@@ -39,5 +39,7 @@ def observed_router(deps: ReadDependencies) -> APIRouter:
 
 def observed_rules(deps: ReadDependencies, since: float) -> Observed:
     queries = deps.queries
-    rules = records(queries.held_decisions(since), queries.verdicts(since), queries.administrators_drains(since))
+    rules = records(
+        queries.held_decisions(since), deps.stores.requests.verdicts(since), queries.administrators_drains(since)
+    )
     return Observed(since, rules, [one.rule for one in rules if one.ready])

@@ -14,10 +14,9 @@ from understudy_controlplane.api.commissioning import CommissioningReport
 from understudy_controlplane.api.drills import Drill, DrillBody
 from understudy_controlplane.api.explain import CheckpointExplanation, JobExplanation, NodeExplanation
 from understudy_controlplane.api.maintenance import MaintenanceBody, MaintenanceRecords
-from understudy_controlplane.api.mode import ModeBody
 from understudy_controlplane.api.nodes import NodeSummary
 from understudy_controlplane.api.observed import Observed
-from understudy_controlplane.api.operator_requests import Accepted, HoldBody, MoveBody, PauseBody, RequestBody
+from understudy_controlplane.api.operator_requests import Accepted, HoldBody, ModeBody, PauseBody, RequestBody
 from understudy_controlplane.api.post_mortem import PostMortem
 from understudy_controlplane.api.records import (
     CheckpointRecord,
@@ -37,11 +36,12 @@ from understudy_controlplane.api.records import (
 from understudy_controlplane.api.report_sections import FleetReport
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.sessions import Login, Session
-from understudy_controlplane.api.spares import ChoiceBody, SizeBody, SpareExplanation, Spares
+from understudy_controlplane.api.spares import SpareExplanation, Spares
 from understudy_controlplane.api.status import Health, Readiness, Status
 from understudy_controlplane.api.streams import EVENTS
 from understudy_controlplane.api.topology import TopologyRecord
 from understudy_controlplane.api.user_tokens import UserToken, UserTokenRequest
+from understudy_controlplane.api.verbs import VERBS
 from understudy_controlplane.config import Mode
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.event import Event, EventKind
@@ -82,21 +82,13 @@ SENT: dict[str, type[msgspec.Struct]] = {
     "/v1/node-token": NodeTokenRequest,
     "/v1/user-token": UserTokenRequest,
     SESSION: Login,
-    "/v1/pause": PauseBody,
-    "/v1/mode": ModeBody,
-    "/v1/nodes/{node}/hold": HoldBody,
-    "/v1/jobs/{job_id}/pause": HoldBody,
-    "/v1/jobs/{job_id}/move": MoveBody,
-    "/v1/spares/size": SizeBody,
-    "/v1/spares/{node}/add": ChoiceBody,
-    "/v1/spares/{node}/remove": ChoiceBody,
-    "/v1/spares/{node}/forget": ChoiceBody,
+    **{row.path: row.body for row in VERBS},
     "/v1/drills": DrillBody,
     "/v1/signals": SignalBody,
     "/v1/maintenance": MaintenanceBody,
     "/v1/signals/alertmanager": AlertmanagerBody,
 }
-"""Bodies; of the other requests of operators it is `RequestBody`."""
+"""Bodies."""
 
 ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/healthz": Health,
@@ -220,8 +212,8 @@ def _describe(operation: Document, method: str, path: str) -> None:
     answers.pop("422", None)
     answers["default"] = _content("A refusal, by RFC 9457.", Refusal, PROBLEM)
     by_operator = _group(method, path) == "operators" and method == "post"
-    if method == "post" and (by_operator or path in SENT):
-        body = _content("", SENT.get(path, RequestBody))["content"]
+    if method == "post" and path in SENT:
+        body = _content("", SENT[path])["content"]
         operation["requestBody"] = {"required": True, "content": body}
     if by_operator and path not in ANSWERED:
         answers["202"] = _content("What will come of it.", Accepted)

@@ -31,9 +31,9 @@ from understudy_controlplane.store.queries import (
     IncidentFilter,
     JobFilter,
     Record,
-    RequestFilter,
 )
 from understudy_controlplane.store.recoveries import RecoveryFilter
+from understudy_controlplane.store.requests import RequestFilter
 from understudy_wire.facts import EvidenceKind
 
 DECISIONS_MAX = 500
@@ -128,7 +128,7 @@ def story_of(deps: ReadDependencies, number: int) -> Story | Response:
     ended = incident["closed_at"] or deps.clock.now()
     requests = [
         one
-        for one in deps.queries.requests(REQUESTS_MAX, ID_MAX, RequestFilter(node=incident["subject"]))[::-1]
+        for one in deps.stores.requests.newest(REQUESTS_MAX, ID_MAX, RequestFilter(node=incident["subject"]))[::-1]
         if incident["fault_at"] <= one["at"] <= ended
     ]
     moved = [_moved(deps, one) for one in recoveries if one["kind"] in MOVES]

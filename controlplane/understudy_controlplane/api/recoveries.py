@@ -108,7 +108,7 @@ def _add_tickets(router: APIRouter, deps: ReadDependencies) -> None:
     @router.get("/tickets")
     async def tickets(query: Annotated[TicketsQuery, Query()]) -> Response:
         """Tickets for manual repair, with evidence."""
-        read = deps.stores.repairs.tickets
+        read = deps.stores.tickets.tickets
         return await deps.readers.read(
             lambda: numbered_page(read(query.limit, query.before, is_open=query.open), query.limit)
         )
@@ -116,7 +116,7 @@ def _add_tickets(router: APIRouter, deps: ReadDependencies) -> None:
     @router.get("/tickets/{ticket}")
     async def ticket(ticket: TicketId) -> Response:
         """A ticket."""
-        return await deps.readers.read(lambda: _one(deps.stores.repairs.tickets(1, number=ticket), "ticket", ticket))
+        return await deps.readers.read(lambda: _one(deps.stores.tickets.tickets(1, number=ticket), "ticket", ticket))
 
 
 def _one(found: list[Record], what: str, number: int) -> Record | Response:

@@ -75,7 +75,11 @@ def fleet_report(
         sums.quarantines(since, until),
         sums.worst_nodes(since, until),
         sums.held_back(since, until),
-        records(queries.held_decisions(since, until), queries.verdicts(since), queries.administrators_drains(since)),
+        records(
+            queries.held_decisions(since, until),
+            deps.stores.requests.verdicts(since),
+            queries.administrators_drains(since),
+        ),
         deps.current.config.cluster,
         fleet_costs(history, known, price),
     )
@@ -113,7 +117,7 @@ def _history(deps: ReadDependencies, span: Span, incidents: dict[str, int]) -> H
         jobs=history.jobs(span.since, span.until, gpus),
         incidents=incidents,
         transitions=history.transitions(span.since, span.until),
-        verdicts=deps.queries.verdicts(span.since),
+        verdicts=deps.stores.requests.verdicts(span.since),
         pool=history.pool(span.since),
         spares=[name for name, view in views.items() if view.is_spare],
         lemons=lemons(snapshot, config.lemon) if snapshot is not None else {},

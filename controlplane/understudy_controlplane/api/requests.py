@@ -17,7 +17,8 @@ from understudy_controlplane.fleet.operator import NODE_VERBS, Request, RequestS
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.database import ID_MAX
-from understudy_controlplane.store.queries import Record, RequestFilter
+from understudy_controlplane.store.queries import Record
+from understudy_controlplane.store.requests import RequestFilter
 
 RequestId = Annotated[int, Path(ge=1, le=ID_MAX, description="As the answer to the request shows it.")]
 
@@ -74,7 +75,7 @@ def _request(deps: ReadDependencies, only: RequestFilter) -> RequestState | Resp
 
 
 def request_states(deps: ReadDependencies, limit: int, before: int, only: RequestFilter) -> list[RequestState]:
-    return [_shown(deps, row) for row in deps.queries.requests(limit, before, only)]
+    return [_shown(deps, row) for row in deps.stores.requests.newest(limit, before, only)]
 
 
 def _shown(deps: ReadDependencies, row: Record) -> RequestState:
@@ -147,11 +148,11 @@ def _of_decision(row: Record) -> tuple[RequestStatus, str]:
 
 def _waits_for(deps: ReadDependencies, asked: Request) -> str:
     snapshot = deps.pulse.snapshot
-    if snapshot is None or asked.node not in snapshot.nodes:
+    if snapshot is None or asked.subject not in snapshot.nodes:
         return "Slurm does not show the node"
     prospect = request_preview.of_node(snapshot, asked, deps.current.config)
     if prospect is None:
-        return f"{asked.node} is {snapshot.nodes[asked.node].state.value}"
+        return f"{asked.subject} is {snapshot.nodes[asked.subject].state.value}"
     return prospect.why
 
 

@@ -12,6 +12,7 @@ from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.needs import NeedRecord, Problem, all_needs, failed_detectors, own_problems
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.ingest.answers import JSON
 
 NEEDS_SHOWN = 100
@@ -123,9 +124,10 @@ def _health(deps: ReadDependencies) -> Response:
 def summary(deps: ReadDependencies) -> Status:
     snapshot, pulse = deps.pulse.snapshot, deps.pulse
     nodes = list(snapshot.nodes.values()) if snapshot else []
-    pause = deps.stores.fleet.pause(deps.clock.now())
-    limit = deps.stores.fleet.mode_limit(deps.clock.now())
+    asked = in_force(deps.stores.requests.stored(), deps.clock.now())
+    pause, limit = asked.pause, asked.mode_limit
     needs = all_needs(deps)
+    wanted = deps.current.config.spares.count if asked.spares_size.count is None else asked.spares_size.count
     return Status(
         cluster=deps.current.config.cluster,
         mode=deps.current.config.mode.at_most(limit.mode),
@@ -135,22 +137,17 @@ def summary(deps: ReadDependencies) -> Status:
         paused=pause.reason,
         paused_until=pause.until,
         paused_jobs=sorted(key.job_id for key in snapshot.operator.paused_jobs) if snapshot else [],
-        breaker=deps.stores.repairs.breaker().reason,
+        breaker=asked.breaker.reason,
         slurm=SlurmState(pulse.slurm.at, pulse.slurm.error),
         loop=LoopState(pulse.last_tick_at, pulse.tick_seconds, pulse.last_error),
         nodes=dict(Counter(node.state.value for node in nodes)),
-        spares=SparePool(sum(node.is_spare for node in nodes), _spares_wanted(deps)),
+        spares=SparePool(sum(node.is_spare for node in nodes), wanted),
         incidents_open=len(deps.stores.incidents.open_incidents()),
         recoveries_running=len(deps.stores.recoveries.running()),
         needs=needs[:NEEDS_SHOWN],
         needs_count=len(needs),
         problems=[str(one) for one in needs[:NEEDS_SHOWN]],
     )
-
-
-def _spares_wanted(deps: ReadDependencies) -> int:
-    size = deps.stores.fleet.spares_size()
-    return deps.current.config.spares.count if size.count is None else size.count
 
 
 def _for_user(status: Status) -> Status:

@@ -273,7 +273,7 @@ def _node(reading: Reading, name: str) -> Page | Response:
         domains=domains,
         incidents=found.incidents,
         story=_story(found),
-        seen=reading.deps.stores.repairs.gpus(GPUS_LISTED, node=name),
+        seen=reading.deps.stores.gpus.gpus(GPUS_LISTED, node=name),
         actions=node_actions(view.state),
         spare_actions=spare_actions(view, reading.snapshot.operator.spare_choices.get(name)),
         moves=[
@@ -391,7 +391,7 @@ def _incidents(reading: Reading) -> Page:
 
 
 def _tickets(reading: Reading) -> Page:
-    found = reading.deps.stores.repairs.tickets(LISTED, reading.span.before)
+    found = reading.deps.stores.tickets.tickets(LISTED, reading.span.before)
     return reading.page("tickets", "Tickets", tickets=found, list=reading.span.with_older(found, _id))
 
 
@@ -407,7 +407,7 @@ def _notifications(reading: Reading) -> Page:
 
 
 def _ticket(reading: Reading, name: str) -> Page | Response:
-    found = _number(name) and reading.deps.stores.repairs.tickets(1, number=_number(name))
+    found = _number(name) and reading.deps.stores.tickets.tickets(1, number=_number(name))
     return reading.page("ticket", f"Ticket {name}", ticket=found[0]) if found else missing(f"ticket {name:.40}")
 
 

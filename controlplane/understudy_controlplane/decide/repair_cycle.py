@@ -227,13 +227,13 @@ def _overtaken(snapshot: Snapshot, request: Request) -> str:
     """Why a request is not carried out any more; empty: it is."""
     if request.until is not None and request.until <= snapshot.now:
         return f"{request.verb.value}, asked for by {request.by}, was to end before it could begin"
-    node = snapshot.nodes.get(request.node)
+    node = snapshot.nodes.get(request.subject)
     of_maintenance = any(
-        request.node in one.nodes and request.reason == one.words for one in snapshot.operator.maintenances
+        request.subject in one.nodes and request.reason == one.words for one in snapshot.operator.maintenances
     )
     if request.verb is Verb.HOLD and of_maintenance and node is not None and node.record.at_fault:
         return f"it is {node.state.value} now: the maintenance leaves it so"
-    incident = snapshot.incident_of(request.node)
+    incident = snapshot.incident_of(request.subject)
     if request.verb is Verb.RELEASE and incident is not None and incident.opened_at > request.at:
         return f"release, asked for by {request.by}, does not answer for what was found since: {incident.summary}"
     return ""
@@ -243,7 +243,7 @@ def _requested(snapshot: Snapshot, request: Request, signal: Signal, words: str)
     return Finding(
         signal,
         f"operator.{request.verb.value}",
-        request.node,
+        request.subject,
         snapshot.now,
         words,
         Evidence({"request": request.id}),

@@ -28,7 +28,7 @@ def fits(record: NodeRecord, verb: Verb) -> bool:
 
 def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | None:
     """None: it would change nothing, because the node's state has no row for it."""
-    node = snapshot.nodes[request.node]
+    node = snapshot.nodes[request.subject]
     acting = replace(snapshot, mode=Mode.ACT)
     finding = repair_cycle.asked(acting, node, request, config)
     row = look_up(node.record, finding.signal)
@@ -40,7 +40,7 @@ def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | 
         return Prospect(Outcome.OBSERVE_ONLY, OBSERVES)
     if row.action is Action.QUARANTINE:
         return _of_quarantine(snapshot, finding, config)
-    requests = {**snapshot.operator.requests, request.node: request}
+    requests = {**snapshot.operator.requests, request.subject: request}
     with_it = replace(snapshot, operator=replace(snapshot.operator, requests=requests))
     objection = repair_actions.object_to(with_it, Entered(row, finding), config, ())
     if objection is not None:

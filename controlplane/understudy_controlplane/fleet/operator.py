@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from understudy_controlplane.config import Mode
+from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.saving import SaveRequest
 
 
 class Verb(StrEnum):
@@ -57,8 +61,28 @@ NODE_VERBS = (Verb.HOLD, Verb.QUARANTINE, Verb.RELEASE, Verb.RETIRE, Verb.VALIDA
 NOTES = (Verb.ACT_BEGAN, Verb.ACT_ENDED)
 """The control plane's own notes on its mode. They are kept beside the requests, and are no requests."""
 
+REPLACES: Mapping[Verb, tuple[Verb, ...]] = {
+    **dict.fromkeys(NODE_VERBS, (*NODE_VERBS, Verb.DRILL)),
+    **{one: (one,) for one in (Verb.CANCEL, Verb.PAUSE_JOB, Verb.MOVE_JOB, Verb.SAVE_JOB, Verb.DRILL)},
+    Verb.RESUME_JOB: (Verb.PAUSE_JOB,),
+}
+"""Verb → requests about the same subject that it replaces while they wait for an answer."""
+
+WAITING = frozenset(one for replaced in REPLACES.values() for one in replaced)
+"""Requests that wait for an answer. All others take effect at once."""
+
+SWITCHES = (Verb.PAUSE, Verb.PAUSE_NOW, Verb.RESUME)
+MODES = {Verb.MODE_OBSERVE: Mode.OBSERVE, Verb.MODE_APPROVE: Mode.APPROVE, Verb.MODE_CONFIGURED: Mode.ACT}
+"""The most that the control plane does."""
+
+FLEET = "fleet"
+"""Subject of a request about the whole."""
+
 SPARE_CHOICES: Mapping[Verb, bool | None] = {Verb.SPARE_ADD: True, Verb.SPARE_REMOVE: False, Verb.SPARE_FORGET: None}
 """True if the node is to be in the pool; None: the control plane chooses."""
+
+LASTING = (*SWITCHES, *MODES, *NOTES, Verb.SPARES_SIZE, *SPARE_CHOICES, Verb.RESET_BREAKER)
+"""Requests that took effect at once, and hold until a newer one about the same subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +197,42 @@ class MoveRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """About one node, or one recovery, not answered by a decision yet."""
+    """What an operator asked for."""
 
     id: int
-    node: str  # or the subject of a request to cancel
+    subject: str  # a node, or as of `job_subject` and the like
     verb: Verb
     reason: str
     by: str
     at: float
-    until: float | None = None  # when a hold ends by itself; None: a person releases the node
+    until: float | None = None  # when it ends by itself; None: a person ends it
+    detail: Mapping[str, Any] = field(default_factory=dict)  # what else it names, such as the nodes that a gang leaves
+
+    @property
+    def words(self) -> str:
+        return f"{self.reason} ({self.by})"
+
+    def is_over(self, now: float) -> bool:
+        return self.until is not None and self.until <= now
+
+
+@dataclass(frozen=True, slots=True)
+class TimedHold:
+    """The newest request about a node that is still held by it."""
+
+    request: Request
+    taken_from: NodeState  # the node's state before
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequests:
+    """What may hold now, oldest first. `decide/requests_in_force.py` judges what does."""
+
+    waiting: Sequence[Request]
+    lasting: Sequence[Request]  # the newest of each verb about each subject
+    timed_holds: Sequence[TimedHold] = ()
+    breaker_opened_at: float | None = None
+    breaker_opened: str = ""  # why
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +263,33 @@ class SparesSize:
 class Breaker:
     reason: str = ""  # why it is open; empty: it is closed
     reset_at: float = 0.0  # when a person last closed it: earlier quarantines count no more for it; 0: never
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What operators asked for, as far as it holds now."""
+
+    pause: Pause
+    mode_limit: ModeLimit
+    acting: Acting | None  # None: that was never noted
+    breaker: Breaker
+    spares_size: SparesSize
+    spare_choices: Mapping[str, bool]  # node → whether it is to be in the spare pool
+    nodes: Mapping[str, Request]  # node → the latest request that no decision has answered
+    cancels: Mapping[int, Request]  # by recovery
+    job_pauses: Mapping[int, JobPause]  # by job id, like the following
+    moves: Mapping[int, MoveRequest]
+    saves: Mapping[int, SaveRequest]
+    drills: Mapping[str, Drill]  # by node, those that have not ended
+    ended_holds: Mapping[str, TimedHold]  # by node, those of which the time is over
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The time of a request is over. `release`: why its node is to return; empty: it is not."""
+
+    request: int
+    node: str
+    verb: Verb
+    release: str
+    why: str

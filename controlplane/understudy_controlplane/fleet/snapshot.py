@@ -28,7 +28,7 @@ from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, LastAttempt
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
-from understudy_controlplane.fleet.operator import Acting, MoveRequest, Request
+from understudy_controlplane.fleet.operator import Acting, MoveRequest, Request, TimedHold
 from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.recovery import (
     ManualRepairPlan,
@@ -38,6 +38,7 @@ from understudy_controlplane.fleet.recovery import (
     ReturnPlan,
     ValidationPlan,
 )
+from understudy_controlplane.fleet.saving import SaveRequest
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import Service, SlurmReservation
 from understudy_controlplane.fleet.steps import StepTable, Suspended, restarts_without_progress
@@ -151,6 +152,8 @@ class OperatorState:
     paused_jobs: Mapping[JobKey, str] = field(default_factory=dict)
     """Jobs for which the control plane begins nothing, and by whom and why."""
     moves: Mapping[JobKey, MoveRequest] = field(default_factory=dict)  # that operators ask for
+    saves: Mapping[int, SaveRequest] = field(default_factory=dict)  # by job id
+    ended_holds: Mapping[str, TimedHold] = field(default_factory=dict)  # node → a hold of which the time is over
     drills: Mapping[str, Drill] = field(default_factory=dict)  # by node, those that have not ended
     spares_wanted: int | None = None  # by an operator; None: as many as configured
     spare_choices: Mapping[str, bool] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.live.telemetry import Heard
-from understudy_controlplane.observe.sources import RepairReads
+from understudy_controlplane.observe.sources import GpuReads
 from understudy_wire.hardware import Gpu
 
 RECORD_INTERVAL_SECONDS = 3600.0
@@ -21,8 +21,8 @@ MOVE_SECONDS_MIN = 60.0
 
 
 class Inventory:
-    def __init__(self, repairs: RepairReads) -> None:
-        self._repairs = repairs
+    def __init__(self, gpus: GpuReads) -> None:
+        self._gpus = gpus
         self._recorded: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._moved: list[MovedGpu] = []
 
@@ -35,7 +35,7 @@ class Inventory:
         """Node → its GPUs, where these have to be recorded: they changed, or the last record is an hour old."""
         due = self._due(heard, now)
         if due:
-            moved = [one for one in self._repairs.moved_gpus(due) if not _still_there(one, heard, now)]
+            moved = [one for one in self._gpus.moved_gpus(due) if not _still_there(one, heard, now)]
             uuids = {one.uuid for one in moved}
             self._moved = [one for one in self._moved if one.uuid not in uuids] + moved
             del self._moved[:-MOVED_GPUS_MAX]

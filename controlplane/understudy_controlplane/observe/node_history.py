@@ -13,16 +13,16 @@ from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.job import FirstNan, Job, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
-from understudy_controlplane.observe.sources import CheckpointReads, LemonReads, RepairReads
+from understudy_controlplane.observe.sources import CheckpointReads, JournalReads, LemonReads
 
 AGE_MAX_SECONDS = 300.0
 
 
 class NodeHistory:
-    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads, repairs: RepairReads) -> None:
+    def __init__(self, checkpoints: CheckpointReads, lemons: LemonReads, journal: JournalReads) -> None:
         self._checkpoints = checkpoints
         self._lemons = lemons
-        self._repairs = repairs
+        self._journal = journal
         self._usual_quarantines: dict[str, int] | None = None
         self._quarantines_read_at = 0.0
         self._anomalies: tuple[tuple[FirstNan, ...], tuple[WrongResult, ...]] = (), ()
@@ -52,9 +52,9 @@ class NodeHistory:
         """
         if not 0 <= now - self._quarantines_read_at < AGE_MAX_SECONDS:
             since, until = now - 35 * DAY_SECONDS, now - 7 * DAY_SECONDS
-            first = self._repairs.first_quarantine_at()
+            first = self._journal.first_quarantine_at()
             known = first is not None and first <= since
-            self._usual_quarantines = _worst_days(self._repairs.quarantined_since(since), until) if known else None
+            self._usual_quarantines = _worst_days(self._journal.quarantined_since(since), until) if known else None
             self._quarantines_read_at = now
         return self._usual_quarantines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.detect.wear_trend import worn_nodes
 from understudy_controlplane.fleet.clock_sets import ClockSets
 from understudy_controlplane.fleet.decision import Quarantine
@@ -19,7 +20,7 @@ from understudy_controlplane.fleet.node import (
     NodeView,
     StoredKernelEvent,
 )
-from understudy_controlplane.fleet.operator import MoveRequest
+from understudy_controlplane.fleet.operator import InForce, MoveRequest
 from understudy_controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
 from understudy_controlplane.fleet.snapshot import FleetHistory, JobProgress, OperatorState, SlurmShown, Snapshot
 from understudy_controlplane.fleet.steps import StepTable
@@ -44,9 +45,6 @@ from understudy_wire.hardware import Gpu
 
 REFUSAL_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 """How long Slurm may have held a job that the Prolog refused while no control plane was running to release it."""
-
-REQUEST_AGE_MAX_SECONDS = 8 * 24 * HOUR_SECONDS
-"""Longer than any request waits, so that a decision can report one that has waited too long (`decide.repair_cycle`)."""
 
 REPORT_DELAY_SECONDS = 3.0
 """A report received this soon after a node was cleared may show its GPUs as they were before, as before a reset. It
@@ -87,8 +85,8 @@ class Observer:
         self._partitions = PartitionReader(sources.slurm)
         self._preemption = PreemptionReader(sources.slurm)
         self._events = EventCache(stores.facts, sources.current.config.xid.burst_silence_seconds)
-        self._history = NodeHistory(stores.checkpoints, stores.lemons, stores.repairs)
-        self._inventory = Inventory(stores.repairs)
+        self._history = NodeHistory(stores.checkpoints, stores.lemons, stores.journal)
+        self._inventory = Inventory(stores.gpus)
         self._wear = GpuWear()
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
@@ -174,11 +172,11 @@ class Observer:
         new_events = [one for one in self._events.refresh(now) if one.received_at >= self._started_at]
         silent_before = now - sources.current.config.silence.silent_after_seconds
         probed = self._probe.probe(records, view.nodes if view else {}, heard, silent_before, now)
-        drills = sources.stores.repairs.drills()
-        nodes = self._nodes(records, heard, probed.silent_since, drills, now)
-        return Observation(self._snapshot(nodes, drills, now), heard, probed.first_answers, gpus_due, new_events)
+        asked = in_force(sources.stores.requests.stored(), now)
+        nodes = self._nodes(records, heard, probed.silent_since, asked.drills, now)
+        return Observation(self._snapshot(nodes, asked, now), heard, probed.first_answers, gpus_due, new_events)
 
-    def _snapshot(self, nodes: Mapping[str, NodeView], drills: Mapping[str, Drill], now: float) -> Snapshot:
+    def _snapshot(self, nodes: Mapping[str, NodeView], asked: InForce, now: float) -> Snapshot:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.current.config
         jobs, running = self._shown, self._running
@@ -187,9 +185,7 @@ class Observer:
         attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
         past = self._recoveries
         past.refresh(attempts_since)
-        pauses = stores.repairs.job_pauses(now)
         topology = self._topology.read(config, nodes, now, self.reading.error)
-        pause, breaker = stores.fleet.pause(now), stores.repairs.breaker()
         tables = {
             job.key: table
             for job in running
@@ -199,13 +195,13 @@ class Observer:
         saved, gangs = self._saved_at(running, nodes, now), self._gangs(running)
         ended_well = self._ended_well(running, gangs)
         first_nans, wrong_results = self._history.anomalies(now)
-        quarantines = stores.repairs.quarantined_since(week_ago)
+        quarantines = stores.journal.quarantined_since(week_ago)
         return Snapshot(
             now=now,
             monotonic=monotonic,
             clock_sets=self._clock_sets,
             started_at=self._started_at,
-            mode=config.mode.at_most(stores.fleet.mode_limit(now).mode),
+            mode=config.mode.at_most(asked.mode_limit.mode),
             nodes=nodes,
             jobs=jobs,
             recoveries=past.running(),
@@ -276,22 +272,24 @@ class Observer:
                 dealt_with=past.dealt_with_since(week_ago),
             ),
             operator=OperatorState(
-                acting=stores.fleet.acting(),
-                paused=pause.reason,
-                halted=pause.halts,
-                cancels=stores.repairs.cancels(),
-                requests=stores.repairs.requests_since(now - REQUEST_AGE_MAX_SECONDS),
+                acting=asked.acting,
+                paused=asked.pause.reason,
+                halted=asked.pause.halts,
+                cancels=asked.cancels,
+                requests=asked.nodes,
                 paused_jobs={
                     key: one.words
-                    for key in (jobs if pauses else ())
-                    if (one := pauses.get(key.job_id)) and one.concerns(key)
+                    for key in (jobs if asked.job_pauses else ())
+                    if (one := asked.job_pauses.get(key.job_id)) and one.concerns(key)
                 },
-                moves=self._moves(jobs),
-                drills=drills,
-                spares_wanted=stores.fleet.spares_size().count,
-                spare_choices=stores.fleet.spare_choices(now),
-                breaker=breaker.reason,
-                breaker_reset_at=breaker.reset_at,
+                moves=self._moves(jobs, asked.moves),
+                saves=asked.saves,
+                drills=asked.drills,
+                ended_holds=asked.ended_holds,
+                spares_wanted=asked.spares_size.count,
+                spare_choices=asked.spare_choices,
+                breaker=asked.breaker.reason,
+                breaker_reset_at=asked.breaker.reset_at,
                 maintenances=stores.maintenance.open_ones(),
             ),
         )
@@ -354,10 +352,10 @@ class Observer:
             {key: size for key, size in sizes.items() if size > running[key]},
         )
 
-    def _moves(self, jobs: Collection[JobKey]) -> dict[JobKey, MoveRequest]:
+    def _moves(self, jobs: Collection[JobKey], asked: Mapping[int, MoveRequest]) -> dict[JobKey, MoveRequest]:
         """Checkpoints are read only for a move that waits for one."""
         found: dict[JobKey, MoveRequest] = {}
-        checkpoints, asked = self._sources.stores.checkpoints, self._sources.stores.repairs.moves()
+        checkpoints = self._sources.stores.checkpoints
         for key in jobs if asked else ():
             request = asked.get(key.job_id)
             if request is not None and request.concerns(key):

@@ -23,6 +23,7 @@ from understudy_controlplane.decide.recovery_recheck import (
     undo_steps,
     undo_steps_of_failure,
 )
+from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS
 from understudy_controlplane.fleet.recovery import (
@@ -108,7 +109,7 @@ class Runner:
     """
 
     def __init__(self, effects: Effects, stores: Stores, current: CurrentConfig, clock: Clock) -> None:
-        self._tickets = Tickets(stores.repairs, current, clock)
+        self._tickets = Tickets(stores.tickets, current, clock)
         self._slurm = effects.slurm
         self._answers = effects.answers
         self._sleep = effects.sleep
@@ -373,7 +374,7 @@ class Runner:
         )
 
     def _spares_wanted(self) -> int:
-        size = self._stores.fleet.spares_size().count
+        size = in_force(self._stores.requests.stored(), self._clock.now()).spares_size.count
         return self._current.config.spares.count if size is None else size
 
     def _note_read(self) -> None:

@@ -21,8 +21,8 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.repairs import RepairStore
 from understudy_controlplane.store.report import ReportStore
+from understudy_controlplane.store.requests import RequestStore
 from understudy_wire.facts import Tier
 from understudy_wire.ranks import OrderState
 
@@ -42,13 +42,13 @@ class Saves:
     def __init__(
         self,
         live: SaveOrders,
-        repairs: RepairStore,
+        store: RequestStore,
         checkpoints: CheckpointStore,
         reports: ReportStore,
         current: CurrentConfig,
         clock: Clock,
     ) -> None:
-        self._live, self._repairs, self._checkpoints, self._reports = live, repairs, checkpoints, reports
+        self._live, self._requests, self._checkpoints, self._reports = live, store, checkpoints, reports
         self._current, self._clock = current, clock
         self._costs: dict[JobKey, SaveCost] = {}
         self._costs_at = 0.0
@@ -57,7 +57,7 @@ class Saves:
         now = self._clock.now()
         for settled in self._live.settle(now):
             self._record(settled, now, meters)
-        gangs, requests = self._live.gangs(), self._repairs.saves()
+        gangs, requests = self._live.gangs(), snapshot.operator.saves
         self._give_up(requests, snapshot, now)
         if not gangs:
             return
@@ -76,9 +76,9 @@ class Saves:
         log.info("save_ordered", job=settled.job_id, step=order.step, cause=one.cause.value if one else "")
         outcome = f"all ranks save before step {order.step}"
         if one is not None and one.cause is SaveCause.REQUEST and one.request is not None:
-            self._repairs.answer_save(one.request, outcome, now, is_done=True)
+            self._requests.answer(one.request, outcome, now, is_done=True)
         elif one is not None:
-            self._repairs.note_save(settled.job_id, f"{one.why}; {outcome}", outcome, now)
+            self._requests.note_save(settled.job_id, f"{one.why}; {outcome}", outcome, now)
 
     def _give_up(self, requests: Mapping[int, SaveRequest], snapshot: Snapshot, now: float) -> None:
         if not requests or snapshot.slurm.read_at is None:
@@ -91,7 +91,7 @@ class Saves:
             if now - request.at > REQUEST_SECONDS_MAX:
                 over = f"the order did not reach all ranks within {REQUEST_SECONDS_MAX / 60:g} minutes"
             if over:
-                self._repairs.answer_save(request.id, over, now, is_done=False)
+                self._requests.answer(request.id, over, now, is_done=False)
                 log.warning("save_given_up", job=job_id, number=request.id, reason=over)
 
     def _read_costs(self, snapshot: Snapshot, gangs: Mapping[int, SavingGang], now: float) -> None:

@@ -11,7 +11,7 @@ from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.tickets import TicketStore
 
 log = structlog.get_logger()
 
@@ -21,7 +21,7 @@ END_BYTES = 4000
 class Tickets:
     """The notifier brings them to people."""
 
-    def __init__(self, store: RepairStore, current: CurrentConfig, clock: Clock) -> None:
+    def __init__(self, store: TicketStore, current: CurrentConfig, clock: Clock) -> None:
         self._store = store
         self._current = current
         self._clock = clock

@@ -38,7 +38,6 @@ from understudy_controlplane.fleet.job import (
     tier_of,
 )
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.facts import GOES_ON, OF_CHECKPOINT
 from understudy_controlplane.store.fleet import of_job, rows_of_job
@@ -392,22 +391,15 @@ class CheckpointStore:
                 for row in connection.execute(_WRONG_RESULTS, {"since": since})
             )
 
-    def trust(self, job_row: int, entry: AuditEntry) -> int:
-        """A person trusts the job's checkpoints: nothing known up to now makes them suspect. The number of the
-        request.
-        """
-        table, at = tables.operator_intent, entry.at
-        request = {"at": at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "subject": entry.subject}
-        with self._engine.begin() as connection:
-            clearance = {"job": job_row, "at": at, "reason": entry.reason, "by": entry.who}
-            connection.execute(insert(tables.anomaly_clearance).values(clearance))
-            found = tables.checkpoint.c.condition.in_([one.value for one in DOUBTS])
-            again = update(tables.checkpoint).where(tables.checkpoint.c.job == job_row, found)
-            connection.execute(again.values(condition=Condition.AS_WRITTEN.value, condition_why=""))
-            answered = insert(table).values(**request, answered_at=at).returning(table.c.id)
-            number: int = connection.execute(answered).scalar_one()
-            append(connection, entry)
-        return number
+
+def trust(job_row: int, connection: Connection, entry: AuditEntry) -> bool:
+    """A person trusts the job's checkpoints: nothing known up to now makes them suspect."""
+    clearance = {"job": job_row, "at": entry.at, "reason": entry.reason, "by": entry.who}
+    connection.execute(insert(tables.anomaly_clearance).values(clearance))
+    found = tables.checkpoint.c.condition.in_([one.value for one in DOUBTS])
+    again = update(tables.checkpoint).where(tables.checkpoint.c.job == job_row, found)
+    connection.execute(again.values(condition=Condition.AS_WRITTEN.value, condition_why=""))
+    return True
 
 
 def is_complete(table: FromClause = tables.checkpoint) -> ColumnElement[bool]:

@@ -27,7 +27,7 @@ STAMPS = (
     tables.recovery.c.ended_at,
     tables.recovery_step.c.intended_at,
     tables.recovery_step.c.done_at,
-    tables.operator_intent.c.at,
+    tables.request.c.at,
     tables.site_signal.c.at,
     tables.notice.c.at,
     tables.notice.c.over_at,
@@ -63,7 +63,7 @@ def set_times_back(engine: Engine, now: float, seconds: float) -> None:
             was_now = now + seconds
             table = stamp.table
             later = stamp > now
-            if stamp is tables.operator_intent.c.at:
+            if stamp is tables.request.c.at:
                 # A pause is of the job that was submitted before it, and Slurm's time of that does not change.
-                later &= tables.operator_intent.c.verb != Verb.PAUSE_JOB.value
+                later &= tables.request.c.verb != Verb.PAUSE_JOB.value
             connection.execute(update(table).where(later).values({stamp: now - (was_now - stamp) * SQUEEZE}))

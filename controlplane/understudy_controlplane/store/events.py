@@ -26,7 +26,7 @@ UNSETTLED_MAX = 1000
 _STEPS_MAX = 1000
 """Step numbers that one recovery may use."""
 
-_DECISION, _INTENT, _INCIDENT = tables.decision, tables.operator_intent, tables.incident
+_DECISION, _REQUEST, _INCIDENT = tables.decision, tables.request, tables.incident
 _RECOVERY, _STEP, _JOB = tables.recovery, tables.recovery_step, tables.job
 _OF_RECOVERY = (_RECOVERY.c.kind, _RECOVERY.c.plan, _JOB.c.job_id)
 _STEP_NUMBER = _STEP.c.recovery * _STEPS_MAX + _STEP.c.position
@@ -43,8 +43,8 @@ class EventStore:
         with reading(self._engine) as connection:
             for kind, table in _NUMBERED.items():
                 found[kind] = Position(0.0, connection.execute(select(func.max(table.c.id))).scalar() or 0)
-            first = max(0, (connection.execute(select(func.max(_INTENT.c.id))).scalar() or 0) - UNSETTLED_MAX)
-            shown = select(func.max(_INTENT.c.id)).where(_INTENT.c.id > first, _INTENT.c.at <= settled.at)
+            first = max(0, (connection.execute(select(func.max(_REQUEST.c.id))).scalar() or 0) - UNSETTLED_MAX)
+            shown = select(func.max(_REQUEST.c.id)).where(_REQUEST.c.id > first, _REQUEST.c.at <= settled.at)
             found[EventKind.REQUEST] = Position(0.0, connection.execute(shown).scalar() or first)
         return Cursor.of(found)
 
@@ -71,8 +71,12 @@ def _decisions(after: Position, _settled: float) -> Select[Any]:
 
 
 def _requests(after: Position, settled: float) -> Select[Any]:
-    requested = _INTENT.c.verb.not_in([verb.value for verb in NOTES])
-    return select(_INTENT).where(_INTENT.c.id > after.number, _INTENT.c.at <= settled, requested).order_by(_INTENT.c.id)
+    requested = _REQUEST.c.verb.not_in([verb.value for verb in NOTES])
+    return (
+        select(_REQUEST)
+        .where(_REQUEST.c.id > after.number, _REQUEST.c.at <= settled, requested)
+        .order_by(_REQUEST.c.id)
+    )
 
 
 def _opened(after: Position, _settled: float) -> Select[Any]:

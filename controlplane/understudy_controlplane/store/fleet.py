@@ -19,15 +19,12 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
-    insert,
     or_,
     select,
     true,
     update,
 )
 
-from understudy_controlplane.config import Mode
-from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.job import (
     NO_RUN,
     Attempt,
@@ -43,20 +40,9 @@ from understudy_controlplane.fleet.job import (
     checkpoint_folders,
 )
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeState
-from understudy_controlplane.fleet.operator import (
-    BY_CONTROL_PLANE,
-    NOTES,
-    SPARE_CHOICES,
-    Acting,
-    ModeLimit,
-    Pause,
-    SparesSize,
-    Verb,
-)
 from understudy_controlplane.fleet.run_attempts import INPUTS, RunAttempt
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import insert_new, reading
 from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
 
@@ -122,8 +108,6 @@ _LAST_ATTEMPTS = (
 _NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.running_at.is_(None))
 _RESTORE_POINT = select(tables.attempt).where(_IS_ATTEMPT)
 _FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_answer.is_(None))
-_SWITCHES = [Verb.PAUSE.value, Verb.PAUSE_NOW.value, Verb.RESUME.value]
-_MODES = {Verb.MODE_OBSERVE.value: Mode.OBSERVE, Verb.MODE_APPROVE.value: Mode.APPROVE}
 
 
 STILL_RUNS = 1e18
@@ -143,25 +127,6 @@ def _decision(decision: RestoreDecision, now: float) -> dict[str, Any]:
 def _restore_point(row: Row[Any]) -> RestoreDecision:
     answer = RestoreAnswer(row.restore_answer)
     return RestoreDecision(answer, row.restore_step or 0, row.restore_path, row.restore_why)
-
-
-def _last(verbs: Iterable[str]) -> Select[Any]:
-    """The newest request with one of these verbs."""
-    intent = tables.operator_intent
-    newest = select(func.max(intent.c.id)).where(intent.c.verb.in_(list(verbs)))
-    return select(intent).where(intent.c.id == newest.scalar_subquery())
-
-
-_LAST_SWITCH = _last(_SWITCHES)
-_LAST_MODE = _last([*_MODES, Verb.MODE_CONFIGURED.value])
-
-_LAST_ACT = _last([verb.value for verb in NOTES])
-_LAST_SIZE = _last([Verb.SPARES_SIZE.value])
-_SPARE_CHOICES = (
-    select(tables.operator_intent)
-    .where(tables.operator_intent.c.verb.in_([verb.value for verb in SPARE_CHOICES]))
-    .order_by(tables.operator_intent.c.id)
-)
 
 
 def _run_jobs() -> Select[Any]:
@@ -464,94 +429,6 @@ class FleetStore:
         replaced = update(table).where(_IS_ATTEMPT, table.c.restore_path == bindparam("of_path"))
         with self._engine.begin() as connection:
             connection.execute(replaced, {**_this(job_row, attempt), "of_path": path, **_decision(decision, now)})
-
-    def pause(self, now: float) -> Pause:
-        with reading(self._engine) as connection:
-            row = connection.execute(_LAST_SWITCH).first()
-        if row is None or row.verb == Verb.RESUME or (row.until is not None and row.until <= now):
-            return Pause()
-        return Pause(f"{row.reason} ({row.by})", row.verb == Verb.PAUSE_NOW, row.until)
-
-    def mode_limit(self, now: float) -> ModeLimit:
-        with reading(self._engine) as connection:
-            row = connection.execute(_LAST_MODE).first()
-        mode = _MODES.get(row.verb) if row is not None else None
-        if row is None or mode is None or (row.until is not None and row.until <= now):
-            return ModeLimit()
-        return ModeLimit(mode, f"{row.reason} ({row.by})", row.until)
-
-    def acting(self) -> Acting | None:
-        """None: that was never noted."""
-        with reading(self._engine) as connection:
-            row = connection.execute(_LAST_ACT).first()
-        if row is None:
-            return None
-        known = {int(incident): frozenset(rules) for incident, rules in (row.detail or {}).items()}
-        return Acting(row.at if row.verb == Verb.ACT_BEGAN else None, known)
-
-    def note_acting(self, acting: bool, now: float, known: Mapping[int, Iterable[str]]) -> None:
-        """The control plane begins to act, or ends it. `known`: rules that accuse the subject of each open incident."""
-        verb = Verb.ACT_BEGAN if acting else Verb.ACT_ENDED
-        detail = {str(incident): [*rules] for incident, rules in known.items()}
-        values = {"at": now, "verb": verb.value, "reason": "", "by": BY_CONTROL_PLANE, "detail": detail}
-        with self._engine.begin() as connection:
-            connection.execute(insert(tables.operator_intent).values(values))
-
-    def spares_size(self) -> SparesSize:
-        with reading(self._engine) as connection:
-            row = connection.execute(_LAST_SIZE).first()
-        if row is None or row.detail["size"] is None:
-            return SparesSize()
-        return SparesSize(row.detail["size"], f"{row.reason} ({row.by})")
-
-    def set_spares_size(self, entry: AuditEntry, count: int | None) -> int:
-        """The number of the request. None: as configured."""
-        table, at = tables.operator_intent, entry.at
-        values = {"at": at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "detail": {"size": count}}
-        with self._engine.begin() as connection:
-            number: int = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
-            append(connection, entry)
-        return number
-
-    def spare_choices(self, now: float) -> dict[str, bool]:
-        """Node → whether an operator wants it in the spare pool, where that holds now."""
-        chosen: dict[str, bool] = {}
-        with reading(self._engine) as connection:
-            for row in connection.execute(_SPARE_CHOICES):
-                chosen.pop(row.subject, None)
-                choice = SPARE_CHOICES[Verb(row.verb)]
-                if choice is not None and (row.until is None or row.until > now):
-                    chosen[row.subject] = choice
-        return chosen
-
-    def add_answered(self, entry: AuditEntry, until: float | None) -> int:
-        """A request that takes effect at once; its number."""
-        table = tables.operator_intent
-        values = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
-        more = {"subject": entry.subject, "until": until, "answered_at": entry.at}
-        with self._engine.begin() as connection:
-            query = insert(table).values(**values, **more).returning(table.c.id)
-            number: int = connection.execute(query).scalar_one()
-            append(connection, entry)
-        return number
-
-    def add_intent(
-        self,
-        verb: str,
-        reason: str,
-        by: str,
-        now: float,
-        audit: AuditEntry | None = None,
-        until: float | None = None,
-    ) -> int:
-        """The number of the request."""
-        table = tables.operator_intent
-        values = {"at": now, "verb": verb, "reason": reason, "by": by, "until": until}
-        with self._engine.begin() as connection:
-            number: int = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
-            if audit is not None:
-                append(connection, audit)
-        return number
 
 
 def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Engine, bindparam, insert, select
 
 from understudy_controlplane.fleet.change import Change
-from understudy_controlplane.fleet.decision import DecisionKey
+from understudy_controlplane.fleet.decision import TAKES_OUT, Action, DecisionKey, Quarantine
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import Plan
@@ -18,6 +18,18 @@ from understudy_controlplane.store.database import reading
 from understudy_controlplane.store.incidents import end_incident, open_by_subject, open_incident
 from understudy_controlplane.store.node_records import write_records
 from understudy_controlplane.store.recoveries import Times, plan_recovery
+from understudy_controlplane.store.requests import answer
+from understudy_controlplane.store.tickets import close_of_node
+
+_DECISION = tables.decision
+_QUARANTINES = (
+    select(_DECISION.c.subject, _DECISION.c.at, _DECISION.c.rule)
+    .where(_DECISION.c.at >= bindparam("since"), _DECISION.c.action.in_(TAKES_OUT))
+    .order_by(_DECISION.c.id)
+)
+_FIRST_QUARANTINE = (
+    select(_DECISION.c.at).where(_DECISION.c.action == Action.QUARANTINE.value).order_by(_DECISION.c.at).limit(1)
+)
 
 
 class Journal:
@@ -49,12 +61,11 @@ class Journal:
                 if before is not None and after is not None and change.changes_record:
                     nodes[after.name] = (nodes.get(after.name, (before, after))[0], after)
                 if change.closes_ticket:
-                    _close_tickets(connection, decision.subject, now)
+                    close_of_node(connection, decision.subject, now)
                 if change.ends_incident:
                     end_incident(connection, Subject.of_node(decision.subject), decision.reason, now, open_incidents)
                 if decision.request is not None:
-                    intent = tables.operator_intent
-                    connection.execute(update(intent).where(intent.c.id == decision.request).values(answered_at=now))
+                    answer(connection, now, id=decision.request)
                 if not change.noted:
                     continue
                 entered = decision.to_state is not None and before is not None
@@ -86,7 +97,18 @@ class Journal:
             rows = connection.execute(select(table.c.subject, table.c.key).where(table.c.at >= since))
             return {DecisionKey(*row) for row in rows}
 
+    def quarantined_since(self, since: float) -> tuple[Quarantine, ...]:
+        """Oldest first."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_QUARANTINES, {"since": since})
+            return tuple(Quarantine(row.at, row.subject, row.rule) for row in rows)
 
-def _close_tickets(connection: Connection, node: str, now: float) -> None:
-    table = tables.ticket
-    connection.execute(update(table).where(table.c.node == node, table.c.closed_at.is_(None)).values(closed_at=now))
+    def first_quarantine_at(self) -> float | None:
+        """Time of the first one that is still stored. None: there is none."""
+        with reading(self._engine) as connection:
+            first: float | None = connection.execute(_FIRST_QUARANTINE).scalar()
+        return first
+
+    def is_decision(self, number: int) -> bool:
+        with reading(self._engine) as connection:
+            return connection.execute(select(_DECISION.c.id).where(_DECISION.c.id == number)).first() is not None

@@ -13,7 +13,6 @@ from understudy_controlplane.figures.ettr import AttemptProgress
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action, HeldDecision
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly, suspicion
 from understudy_controlplane.fleet.node import NodeState
-from understudy_controlplane.fleet.operator import NOTES, Verb, decision_of
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
@@ -49,13 +48,6 @@ class IncidentFilter:
     subject: str | None = None
     rule: str | None = None
     id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFilter:
-    node: str | None = None
-    id: int | None = None
-    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +223,6 @@ class Queries:
                 for row in connection.execute(query)
             ]
 
-    def verdicts(self, since: float) -> dict[int, bool]:
-        """Decision → whether an operator agreed with it; the last answer counts."""
-        intent = tables.operator_intent
-        query = select(intent.c.subject, intent.c.verb).where(
-            intent.c.verb.in_([Verb.AGREE.value, Verb.DISAGREE.value]), intent.c.at >= since
-        )
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(intent.c.id))
-            return {decision_of(row.subject): row.verb == Verb.AGREE.value for row in rows}
-
     def administrators_drains(self, since: float) -> dict[str, list[float]]:
         """Node → when an administrator took it out of service in Slurm."""
         decision, found = tables.decision, dict[str, list[float]]()
@@ -251,33 +233,6 @@ class Queries:
             for row in connection.execute(query):
                 found.setdefault(row.subject, []).append(row.at)
         return found
-
-    def requests(self, limit: int, before: int, only: RequestFilter) -> list[Record]:
-        """Newest first, each with the decision that answered it and its recovery; without the control plane's own notes
-        on its mode.
-        """
-        intent, decision, recovery = tables.operator_intent, tables.decision, tables.recovery
-        answer = (
-            decision.c.id.label("decision"),
-            decision.c.table_row,
-            decision.c.reason.label("decided"),
-            decision.c.recovery,
-        )
-        query = select(intent, *answer, recovery.c.status.label("recovery_status"), recovery.c.outcome).select_from(
-            intent.outerjoin(decision, decision.c.request == intent.c.id).outerjoin(
-                recovery, recovery.c.id == decision.c.recovery
-            )
-        )
-        query = query.where(intent.c.verb.not_in([verb.value for verb in NOTES]))
-        if only.node is not None:
-            query = query.where(intent.c.subject == only.node)
-        if only.id is not None:
-            query = query.where(intent.c.id == only.id)
-        if only.by is not None:
-            query = query.where(intent.c.by == only.by)
-        with reading(self._engine) as connection:
-            rows = connection.execute(_page(query, intent.c.id, limit, before)).mappings()
-            return [dict(row) for row in rows]
 
     def checkpoints(
         self, limit: int, before_at: float = inf, before_number: int = ID_MAX, only: JobFilter = ALL_JOBS

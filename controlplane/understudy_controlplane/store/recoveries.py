@@ -26,8 +26,8 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import ID_MAX, reading
+from understudy_controlplane.store.requests import answer
 
 _RECOVERY, _STEP = tables.recovery, tables.recovery_step
 _IS_RUNNING = _RECOVERY.c.status == RecoveryStatus.RUNNING.value
@@ -99,29 +99,6 @@ class RecoveryStore:
         again yet; oldest first.
         """
         return self._read(_PROPOSALS, {"now": now})
-
-    def approve(self, recovery: int, entry: AuditEntry) -> int | None:
-        """The number of the request; None: it does not wait for approval any more."""
-        values = {"status": RecoveryStatus.APPROVED.value, "approved_at": entry.at, "approved_by": entry.who}
-        return self._answer_proposal(recovery, entry, values)
-
-    def reject(self, recovery: int, entry: AuditEntry) -> int | None:
-        """It is not proposed again before the time until which it could have been approved. See `approve`."""
-        outcome = f"rejected by {entry.who}: {entry.reason}"
-        values = {"status": RecoveryStatus.CANCELLED.value, "ended_at": entry.at, "outcome": outcome}
-        return self._answer_proposal(recovery, entry, values)
-
-    def _answer_proposal(self, recovery: int, entry: AuditEntry, values: Mapping[str, Any]) -> int | None:
-        table, intent = tables.recovery, tables.operator_intent
-        waits = (table.c.id == recovery, table.c.status == RecoveryStatus.AWAITS_APPROVAL.value)
-        request = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
-        with self._engine.begin() as connection:
-            if not connection.execute(update(table).where(*waits).values(**values)).rowcount:
-                return None
-            answered = insert(intent).values(**request, subject=cancel_subject(recovery), answered_at=entry.at)
-            number: int = connection.execute(answered.returning(intent.c.id)).scalar_one()
-            append(connection, entry)
-        return number
 
     def end_proposals(self, over: Sequence[ProposalEnding], now: float) -> None:
         table = tables.recovery
@@ -225,9 +202,7 @@ class RecoveryStore:
                 .where(tables.recovery.c.id == recovery.id)
                 .values(ends_as=ends_as.value, outcome=outcome)
             )
-            intent = tables.operator_intent
-            of_this = (intent.c.verb == Verb.CANCEL.value, intent.c.subject == cancel_subject(recovery.id))
-            connection.execute(update(intent).where(*of_this, intent.c.answered_at.is_(None)).values(answered_at=now))
+            answer(connection, now, verb=Verb.CANCEL.value, subject=cancel_subject(recovery.id))
             _add_steps(connection, recovery, undo)
 
     def end(self, recovery: int, status: RecoveryStatus, outcome: str, now: float) -> None:
@@ -244,6 +219,24 @@ class RecoveryStore:
             rows = connection.execute(query, values).all()
             steps = _steps(connection, [row.id for row in rows]) if rows else {}
         return [_recovery(row, steps.get(row.id, ())) for row in rows]
+
+
+def approve(recovery: int, connection: Connection, entry: AuditEntry) -> bool:
+    """False: it does not wait for approval any more."""
+    values = {"status": RecoveryStatus.APPROVED.value, "approved_at": entry.at, "approved_by": entry.who}
+    return _answer_proposal(recovery, connection, values)
+
+
+def reject(recovery: int, connection: Connection, entry: AuditEntry) -> bool:
+    """It is not proposed again before the time until which it could have been approved. See `approve`."""
+    outcome = f"rejected by {entry.who}: {entry.reason}"
+    values = {"status": RecoveryStatus.CANCELLED.value, "ended_at": entry.at, "outcome": outcome}
+    return _answer_proposal(recovery, connection, values)
+
+
+def _answer_proposal(recovery: int, connection: Connection, values: Mapping[str, Any]) -> bool:
+    waits = (_RECOVERY.c.id == recovery, _RECOVERY.c.status == RecoveryStatus.AWAITS_APPROVAL.value)
+    return bool(connection.execute(update(_RECOVERY).where(*waits).values(**values)).rowcount)
 
 
 class Times(NamedTuple):

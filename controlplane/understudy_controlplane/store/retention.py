@@ -27,6 +27,7 @@ from sqlalchemy import (
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action
 from understudy_controlplane.fleet.node import IN_REPAIR
 from understudy_controlplane.fleet.notice import ENDED, Stage
+from understudy_controlplane.fleet.operator import LASTING
 from understudy_controlplane.fleet.record_class import Limits, RecordClass
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.store import tables
@@ -36,7 +37,7 @@ from understudy_controlplane.store.facts import OF_CHECKPOINT
 from understudy_controlplane.store.packing import PackingStore
 
 _DECISION, _INCIDENT, _RECOVERY = tables.decision, tables.incident, tables.recovery
-_INTENT, _JOB, _ATTEMPT = tables.operator_intent, tables.job, tables.attempt
+_REQUEST, _JOB, _ATTEMPT = tables.request, tables.job, tables.attempt
 
 _SHARD, _CHECKPOINT, _MAP = tables.checkpoint_shard, tables.checkpoint, tables.checkpoint_map
 
@@ -149,11 +150,11 @@ def _rules() -> Iterator[Rule]:
     yield Rule(tables.message, and_(tables.message.c.made_at < incidents, tables.message.c.closed.is_not(False)))
     goes_on = [stage.value for stage in Stage if stage not in ENDED]
     yield Rule(tables.notice, and_(tables.notice.c.at < incidents, tables.notice.c.stage.not_in(goes_on)))
-    # The newest pause, resume or reset of the breaker still holds.
-    request = _INTENT.alias()
-    holds = select(func.max(request.c.id)).group_by(request.c.verb)
-    answered = exists().where(_DECISION.c.request == _INTENT.c.id)
-    yield Rule(_INTENT, and_(_INTENT.c.at < incidents, _INTENT.c.id.not_in(holds), ~answered))
+    request = _REQUEST.alias()
+    lasting = request.c.verb.in_([verb.value for verb in LASTING])
+    holds = select(func.max(request.c.id)).where(lasting).group_by(request.c.verb, request.c.subject)
+    answered = exists().where(_DECISION.c.request == _REQUEST.c.id)
+    yield Rule(_REQUEST, and_(_REQUEST.c.at < incidents, _REQUEST.c.id.not_in(holds), ~answered))
     for table in (tables.kernel_event, tables.hardware_event, tables.job_refusal, tables.launch_evidence):
         yield Rule(table, table.c.received_at < events)
     yield Rule(tables.site_signal, tables.site_signal.c.until < events)

@@ -13,9 +13,9 @@ from understudy_controlplane.fleet.operator import Verb, job_subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
-from understudy_controlplane.store.repairs import ask
+from understudy_controlplane.store.requests import answer, ask
 
-_TABLE, _INTENT = tables.maintenance, tables.operator_intent
+_TABLE = tables.maintenance
 _OPEN = select(_TABLE).where(_TABLE.c.closed_at.is_(None))
 _THIS = update(_TABLE).where(_TABLE.c.id == bindparam("this"))
 
@@ -44,58 +44,46 @@ class MaintenanceStore:
         }
         with self._engine.begin() as connection:
             number: int = connection.execute(insert(_TABLE).values(values).returning(_TABLE.c.id)).scalar_one()
-            _note(connection, entry, number)
+            subject = maintenance_subject(number)
+            ask(connection, Verb.START_MAINTENANCE, subject, entry.reason, entry.who, entry.at)
+            append(connection, replace(entry, subject=subject))
         return number
-
-    def set_paused(self, maintenance: Maintenance, paused: bool, entry: AuditEntry) -> int:
-        """The number of the request."""
-        with self._engine.begin() as connection:
-            connection.execute(_THIS.values(paused=paused), {"this": maintenance.id})
-            _withdraw_moves(connection, maintenance, entry.at)
-            return _note(connection, entry, maintenance.id)
-
-    def end(self, maintenance: Maintenance, entry: AuditEntry) -> int:
-        """Its nodes return. The number of the request."""
-        with self._engine.begin() as connection:
-            connection.execute(_THIS.values(ended_at=entry.at), {"this": maintenance.id})
-            _withdraw_moves(connection, maintenance, entry.at)
-            return _note(connection, entry, maintenance.id)
 
     def proceed(self, maintenance: Maintenance, due: Next, now: float) -> None:
         """Stages and requests in one transaction."""
-        row: dict[str, Any] = {"at": now, "reason": maintenance.words, "by": maintenance.by}
+        of_this = (maintenance.words, maintenance.by, now)
         with self._engine.begin() as connection:
             if due.releases or due.is_over:
                 _withdraw_moves(connection, maintenance, now)
             for name in due.holds:
-                ask(connection, {**row, "verb": Verb.HOLD.value, "subject": name})
+                ask(connection, Verb.HOLD, name, *of_this)
             for name in due.releases:
-                ask(connection, {**row, "verb": Verb.RELEASE.value, "subject": name})
+                ask(connection, Verb.RELEASE, name, *of_this)
             if due.move is not None:
                 key, off = due.move
                 detail = {"off": [*off], "at_checkpoint": True, "submit_at": key.submit_at}
-                row |= {"verb": Verb.MOVE_JOB.value, "subject": job_subject(key.job_id), "detail": detail}
-                ask(connection, row)
+                ask(connection, Verb.MOVE_JOB, job_subject(key.job_id), *of_this, detail=detail)
             values = {"stages": {name: stage.value for name, stage in due.stages.items()}}
             closed_at = now if due.is_over else None
             connection.execute(_THIS.values(closed_at=closed_at, **values), {"this": maintenance.id})
 
 
+def set_paused(maintenance: Maintenance, paused: bool, connection: Connection, entry: AuditEntry) -> bool:
+    connection.execute(_THIS.values(paused=paused), {"this": maintenance.id})
+    _withdraw_moves(connection, maintenance, entry.at)
+    return True
+
+
+def end(maintenance: Maintenance, connection: Connection, entry: AuditEntry) -> bool:
+    """Its nodes return."""
+    connection.execute(_THIS.values(ended_at=entry.at), {"this": maintenance.id})
+    _withdraw_moves(connection, maintenance, entry.at)
+    return True
+
+
 def _withdraw_moves(connection: Connection, maintenance: Maintenance, now: float) -> None:
     """Those that wait for a checkpoint are not wanted any more; after a pause they are asked for again."""
-    moves = (_INTENT.c.verb == Verb.MOVE_JOB.value, _INTENT.c.answered_at.is_(None))
-    query = update(_INTENT).where(*moves, _INTENT.c.reason == maintenance.words)
-    connection.execute(query.values(answered_at=now))
-
-
-def _note(connection: Connection, entry: AuditEntry, number: int) -> int:
-    """The request, and the audit."""
-    subject = maintenance_subject(number)
-    row = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who, "subject": subject}
-    query = insert(_INTENT).values(**row, answered_at=entry.at).returning(_INTENT.c.id)
-    request: int = connection.execute(query).scalar_one()
-    append(connection, replace(entry, subject=subject))
-    return request
+    answer(connection, now, verb=Verb.MOVE_JOB.value, reason=maintenance.words)
 
 
 def _maintenance(row: Row[Any]) -> Maintenance:

@@ -89,16 +89,11 @@ class SiteSignalStore:
                 append(connection, _about(entry, one))
         return ended
 
-    def end(self, number: int, entry: AuditEntry) -> int:
-        """An operator ends it. The number of the request."""
-        table = tables.operator_intent
-        values = {"at": entry.at, "verb": entry.action, "reason": entry.reason, "by": entry.who}
-        with self._engine.begin() as connection:
-            connection.execute(_END, {"this": number, "now": entry.at})
-            query = insert(table).values(**values, subject=entry.subject, answered_at=entry.at).returning(table.c.id)
-            request: int = connection.execute(query).scalar_one()
-            append(connection, entry)
-        return request
+
+def end(number: int, connection: Connection, entry: AuditEntry) -> bool:
+    """An operator ends it."""
+    connection.execute(_END, {"this": number, "now": entry.at})
+    return True
 
 
 def _sent_by(label: str) -> ColumnElement[bool]:

@@ -12,6 +12,7 @@ from understudy_controlplane.store.clock_set_back import seconds_ahead, set_time
 from understudy_controlplane.store.database import one_view
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.gpus import GpuStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.launches import LaunchStore
@@ -19,10 +20,11 @@ from understudy_controlplane.store.lemons import LemonStore
 from understudy_controlplane.store.notices import NoticeStore
 from understudy_controlplane.store.parts import PartStore
 from understudy_controlplane.store.recoveries import RecoveryStore
-from understudy_controlplane.store.repairs import RepairStore
+from understudy_controlplane.store.requests import RequestStore
 from understudy_controlplane.store.site_maintenance import MaintenanceStore
 from understudy_controlplane.store.site_signals import SiteSignalStore
 from understudy_controlplane.store.stages import StageStore
+from understudy_controlplane.store.tickets import TicketStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,9 @@ class Stores:
     journal: Journal
     incidents: IncidentStore
     recoveries: RecoveryStore
-    repairs: RepairStore
+    requests: RequestStore
+    tickets: TicketStore
+    gpus: GpuStore
     signals: SiteSignalStore
     maintenance: MaintenanceStore
     stages: StageStore
@@ -55,7 +59,9 @@ class Stores:
             journal=Journal(engine),
             incidents=IncidentStore(engine),
             recoveries=RecoveryStore(engine),
-            repairs=RepairStore(engine),
+            requests=RequestStore(engine),
+            tickets=TicketStore(engine),
+            gpus=GpuStore(engine),
             signals=SiteSignalStore(engine),
             maintenance=MaintenanceStore(engine),
             stages=StageStore(engine),

@@ -520,7 +520,7 @@ decision = Table(
     Column("evidence", JSON, nullable=False),
     Column("incident", ForeignKey("incident.id")),
     Column("recovery", ForeignKey("recovery.id")),
-    Column("request", ForeignKey("operator_intent.id")),  # that this decision answers
+    Column("request", ForeignKey("request.id")),  # that this decision answers
     Index("ix_decision_at", "at"),
     Index("ix_decision_request", "request"),
     Index("ix_decision_action", "action", "at"),
@@ -531,8 +531,8 @@ decision = Table(
     Index("ix_decision_recovery", "recovery"),
 )
 
-operator_intent = Table(
-    "operator_intent",
+request = Table(
+    "request",
     metadata,
     # Requests of operators, newest last; never changed but for the time of the answer.
     Column("id", Number, primary_key=True),
@@ -544,9 +544,9 @@ operator_intent = Table(
     Column("answered_at", Double),  # when a decision took it up
     Column("until", Double),  # when a hold or a pause ends by itself
     Column("detail", JSON(none_as_null=True)),  # what else it names, such as the nodes that a gang leaves
-    Index("ix_operator_intent_verb", "verb", "at"),
-    Index("ix_operator_intent_answered_at", "answered_at"),
-    Index("ix_operator_intent_subject", "subject"),
+    Index("ix_request_verb", "verb", "at"),
+    Index("ix_request_answered_at", "answered_at"),
+    Index("ix_request_subject", "subject"),
 )
 
 ticket = Table(
