@@ -48,7 +48,7 @@ GROUPS: dict[str, dict[str, Command]] = {
             _cli("node", "node"),
         ),
         "job": Command("list | show | evidence | pause | resume | move | trust-checkpoints", _cli("job", "job")),
-        "checkpoints": Command("show | now", _cli("checkpoints", "checkpoints")),
+        "checkpoints": Command("scan | show | now", _cli("checkpoints", "checkpoints")),
         "spare": Command(
             "list | show | explain | size | size-as-configured | add | remove | forget", _cli("spare", "spare")
         ),

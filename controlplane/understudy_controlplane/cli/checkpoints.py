@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import Listing, limit_option
+from understudy_controlplane.cli.options import json_option
 from understudy_controlplane.cli.output import date, show
 from understudy_controlplane.cli.requests import request_command
 from understudy_controlplane.cli.subjects import JOB_TYPE, Subject, job_id_of
@@ -17,6 +21,7 @@ from understudy_controlplane.fleet.plain_text import one_line
 
 if TYPE_CHECKING:
     from understudy_client import Client, Record
+    from understudy_controlplane.cli.scanned_checkpoints import Scanned
 
 JOBS_LOOKED_AT = 1000
 CHECKPOINTS = Listing(
@@ -33,7 +38,7 @@ CHECKPOINTS = Listing(
 
 
 class CheckpointCommands(click.Group):
-    """`checkpoints now RUN`; anything else is a run, a job or an option of `show`."""
+    """`checkpoints scan PATH`; anything else is a run, a job or an option of `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and (args[0] in self.commands or args[0] == "--help")
@@ -42,7 +47,27 @@ class CheckpointCommands(click.Group):
 
 @click.group(cls=CheckpointCommands)
 def checkpoints() -> None:
-    """Checkpoints that jobs announced."""
+    """Checkpoints that jobs announced (`understudy checkpoints show`), and those that lie in a folder (`scan`)."""
+
+
+@checkpoints.command("scan")
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+def scan_folder(path: Path, as_json: bool) -> None:
+    """List what looks like a checkpoint in a folder and belongs to you, also where no job announced it. Nothing is
+    loaded, changed or reported.
+    """
+    from understudy_controlplane.cli.scanned_checkpoints import scan
+
+    found = sorted(scan(path, os.getuid()), key=lambda one: one.written_at, reverse=True)
+    lines = map(_scanned, found) if found else [f"nothing of yours in {path} looks like a checkpoint"]
+    show([dataclasses.asdict(one) for one in found], as_json, lambda _: map(one_line, lines))
+
+
+def _scanned(one: Scanned) -> str:
+    step = "step not known" if one.step is None else f"step {one.step}"
+    doubt = f": {one.doubt}" if one.doubt else ""
+    return f"{step}, {one.path}, {one.kind}, {one.size_bytes / 1e6:.1f} MB, {date(one.written_at)}{doubt}"
 
 
 @checkpoints.command("show")
