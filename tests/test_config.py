@@ -99,7 +99,7 @@ class TestRetention:
 
     def test_that_forgets_what_counts_against_a_node_is_refused(self) -> None:
         text = 'cluster = "c"\n[retention]\nevents_days = '
-        assert "retention.events_days must not be less than lemon.days" in complaint(f"{text}27")
+        assert "retention.events_days must be at least 28" in complaint(f"{text}27")
         parse_config(f"{text}28", "site.toml")
 
 

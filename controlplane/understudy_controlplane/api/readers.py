@@ -64,7 +64,7 @@ class Readers:
             return refuse(
                 503,
                 f"the database did not answer in time, or not at all: {cause}",
-                "ask for fewer records; limits.read_seconds_max is the time that a query may take",
+                f"ask for fewer records: a query may take {Limits.read_seconds_max:g} s",
             )
 
     async def run(self, content: Callable[[], T]) -> T:

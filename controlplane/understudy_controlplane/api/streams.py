@@ -31,7 +31,7 @@ class Places:
         if self._open[who] >= self._limits.event_streams_per_token_max:
             return refuse(429, f"{who} has {self._open[who]} streams open already", "close one of them first")
         if self.taken >= self._limits.event_streams_max:
-            hint = "repeat the request, or raise limits.event_streams_max"
+            hint = "repeat the request once another stream has ended"
             return refuse(503, f"{self.taken} streams are open already", hint)
         self._open[who] += 1
         return None

@@ -127,7 +127,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _what_counts_against_a_node_is_kept(self) -> Self:
         if self.retention.events_days < self.lemon.days:
-            raise ValueError("retention.events_days must not be less than lemon.days: the score of a node counts them")
+            raise ValueError(
+                f"retention.events_days must be at least {self.lemon.days:g}: the score of a node counts as many days"
+            )
         return self
 
     def probes_suspects(self, mode: Mode) -> bool:

@@ -31,8 +31,8 @@ class Checkpoints(Section):
     copy_megabytes_per_second: float = Field(
         200.0,
         gt=0,
-        description="Rate at which an agent copies checkpoints to where their training names (`copy_to`). With "
-        "`copy_nodes_at_once` it limits what file servers see.",
+        description="Rate at which an agent copies checkpoints to where their training names (`copy_to`). 64 "
+        "nodes of the fleet copy at once, which limits what file servers see.",
     )
     copy_nodes_at_once: int = Field(
         64, ge=0, description="Nodes of the whole fleet that copy at the same time. 0: none does."

@@ -26,7 +26,7 @@ class Budget:
     name: str
     used: int
     limit: int
-    setting: str  # that bounds it
+    setting: str  # by which a site lowers it; empty: there is none
     nodes: Sequence[str]  # that use it
 
     @property
@@ -45,22 +45,22 @@ def budgets(snapshot: Snapshot, config: Config) -> list[Budget]:
             "out of service at the same time by Understudy, besides those that wait for a person",
             quarantined_beside(snapshot, config)[1],
             quarantine_limit(snapshot, config),
-            "guards.quarantined_share",
+            "guards.quarantined_nodes_max",
             sorted(snapshot.at_fault - waiting if len(failures(snapshot, waiting)) <= allowed else snapshot.at_fault),
         ),
-        Budget("wait for a person", len(failures(snapshot, waiting)), allowed, "guards.waiting_share", sorted(waiting)),
+        Budget("wait for a person", len(failures(snapshot, waiting)), allowed, "", sorted(waiting)),
         Budget(
             "quarantined within an hour",
             quarantined_within_the_hour(snapshot),
             hourly_limit(snapshot, config),
-            "guards.quarantines_per_hour_share",
+            "",
             recent,
         ),
         Budget(
             "quarantined within the circuit breaker's window",
             len(failures(snapshot, lately)),
             breaker_limit(snapshot, config),
-            "guards.breaker_share",
+            "guards.breaker_nodes_max",
             sorted(lately),
         ),
     ]
