@@ -36,7 +36,7 @@ def test_a_page_names_only_what_a_configuration_may_name(page: Path) -> None:
 
 
 def blocks_for_the_control_plane(text: str) -> Iterator[str]:
-    """Of TOML; agents and programs have other tables."""
+    """Blocks of TOML that are its own: agents and programs have other tables."""
     for block in re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         names = tomllib.loads(block).keys()
         if names <= Config.model_fields.keys():
