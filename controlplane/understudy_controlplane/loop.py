@@ -263,10 +263,9 @@ class Loop:
     def _end_requests(self, snapshot: Snapshot) -> None:
         """The next round takes up the request to return the node."""
         for ending in endings(snapshot):
-            self._stores.requests.end(ending, self._clock.now())
-            log.info(
-                "request_ended", node=ending.node, action=ending.verb.value, number=ending.request, reason=ending.why
-            )
+            if self._stores.requests.end(ending, self._clock.now()):
+                words = {"action": ending.verb.value, "number": ending.request, "reason": ending.why}
+                log.info("request_ended", node=ending.node, **words)
 
     def _do_periodic(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
         """What fails there does not hold up recoveries. It is logged once while it goes on failing."""

@@ -37,7 +37,7 @@ class Site:
         body = {"reason": "before the upgrade", **more}
         return self.app.post(f"/v1/jobs/{job_id}/save", json=body, headers=bearer(role))
 
-    def report(self, seconds: float = 1.0) -> None:
+    def report(self, seconds: float = 1.0, tick: bool = True) -> None:
         """Reports of each rank, a moment later; then a tick."""
         self.fake.advance(seconds)
         for rank, steps in enumerate(self.steps):
@@ -52,7 +52,8 @@ class Site:
             for order in self.plane.telemetry.saves.answer_to([window]):
                 message = {"number": order.number, "step": order.step, "state": order.state.value}
                 steps.take({**message, "every": order.every})
-        self.plane.loop.tick()
+        if tick:
+            self.plane.loop.tick()
 
     def train(self, until: int) -> list[list[int]]:
         begin = (self.steps[0].report() or {"asked": 0})["asked"] + 1
@@ -103,6 +104,29 @@ def test_all_ranks_save_before_the_step_and_the_request_is_answered_with_it(site
     assert "understudy_save_orders_total" in site.app.get("/metrics", headers=bearer(Role.METRICS)).text
 
 
+def test_a_request_whose_order_is_followed_between_two_rounds_orders_one_save(site: Site) -> None:
+    site.train(20)
+    site.report()
+    site.train(22)
+    site.report()
+    site.ask()
+    site.plane.loop.tick()
+    orders = site.plane.telemetry.saves
+    order = orders.gangs()[1].order
+    assert order is not None
+    for _ in range(3):
+        site.report(tick=False)
+    saved = site.train(order.step + 5)
+    for _ in range(10):
+        site.report(tick=False)
+    assert (saved, orders.gangs()[1].settled) == ([[order.step]] * 2, True)
+    assert site.request()["status"] == "waiting"
+    for _ in range(4):
+        site.report()
+    assert site.request()["status"] == "done"
+    assert site.train(order.step + 100) == [[], []]
+
+
 def test_a_request_whose_job_ends_is_given_up(site: Site) -> None:
     site.train(20)
     site.report()
@@ -115,6 +139,16 @@ def test_a_request_whose_job_ends_is_given_up(site: Site) -> None:
         "given_up",
         "the job does not run any more",
     )
+
+
+def test_a_request_that_is_given_up_for_its_age_orders_no_save_in_the_same_round(site: Site) -> None:
+    site.train(20)
+    site.report()
+    site.train(22)
+    site.report()
+    site.ask()
+    site.report(1801.0)
+    assert (site.request()["status"], site.plane.telemetry.saves.gangs()[1].order) == ("given_up", None)
 
 
 def saved(site: Site, step: int) -> None:

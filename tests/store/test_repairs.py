@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.fleet.node import NodeState, NodeView
-from understudy_controlplane.fleet.operator import FLEET, Breaker, Verb
+from understudy_controlplane.fleet.operator import FLEET, Breaker, Ending, Verb
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.gpus import GpuStore
@@ -47,11 +48,20 @@ def tickets(engine: Engine) -> TicketStore:
     return TicketStore(engine)
 
 
-def ended(engine: Engine, now: float) -> list[str]:
-    """Nodes that return because the time of their hold is over."""
+def judged(engine: Engine, now: float) -> list[Ending]:
+    """Holds and drills whose time is over."""
     asked = in_force(RequestStore(engine).stored(), now)
     views = [NodeView(record, None, None) for record in FleetStore(engine).nodes().values()]
-    return [one.node for one in endings(b.snapshot(*views, ended_holds=asked.ended_holds))]
+    return endings(b.snapshot(*views, now=now, ended_holds=asked.ended_holds, drills=asked.drills))
+
+
+def ended(engine: Engine, now: float) -> list[str]:
+    """Nodes that return because the time of their hold is over."""
+    return [one.node for one in judged(engine, now)]
+
+
+def waiting(engine: Engine, now: float) -> dict[str, Verb]:
+    return {node: one.verb for node, one in in_force(RequestStore(engine).stored(), now).nodes.items()}
 
 
 def fault(node: str, detail: HardwareDetail | None = None) -> Decision:
@@ -144,6 +154,12 @@ def held(requests: RequestStore, engine: Engine, node: str = "n1") -> None:
     move(engine, node, 250, Action.HOLD, NodeState.OPERATOR_HOLD, request=number)
 
 
+def drilled(requests: RequestStore, engine: Engine) -> None:
+    """Records a drill for a minute, which has the node quarantined."""
+    requests.ask_audited(AuditEntry.on_host("alice", b.NOW, Verb.DRILL.value, "n1", "game day"), b.NOW + 60)
+    write_round(engine, [fault("n1")], b.NOW)
+
+
 def move(engine: Engine, node: str, row: int, action: Action, to: NodeState, **values: Any) -> None:
     write_round(engine, [Decision(row, node, action, Because.RULE, "a test", to, **values)], b.NOW)
 
@@ -176,6 +192,47 @@ class TestEndedHolds:
         entry = AuditEntry.on_host("alice", b.NOW, Verb.HOLD.value, "n1", "cables")
         requests.ask_audited(entry, b.NOW + 60)
         assert ended(engine, b.NOW + 60) == []
+
+
+@pytest.mark.parametrize("began", [held, drilled])
+class TestWhatComesBetweenTheJudgementAndTheEnd:
+    def test_nothing_does_and_the_node_returns(
+        self, began: Callable[[RequestStore, Engine], None], requests: RequestStore, engine: Engine
+    ) -> None:
+        began(requests, engine)
+        (ending,) = judged(engine, b.NOW + 60)
+        assert requests.end(ending, b.NOW + 60)
+        assert waiting(engine, b.NOW + 60) == {"n1": Verb.RELEASE}
+        assert judged(engine, b.NOW + 60) == []
+
+    @pytest.mark.parametrize("verb", [Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE])
+    def test_a_newer_request_stays_and_the_node_with_it(
+        self, verb: Verb, began: Callable[[RequestStore, Engine], None], requests: RequestStore, engine: Engine
+    ) -> None:
+        began(requests, engine)
+        (ending,) = judged(engine, b.NOW + 60)
+        requests.ask(verb, "n1", "not yet", "alice", b.NOW + 60)
+        assert not requests.end(ending, b.NOW + 60)
+        assert waiting(engine, b.NOW + 60) == {"n1": verb}
+
+
+def test_a_hold_that_a_decision_ended_since_is_followed_by_no_release(requests: RequestStore, engine: Engine) -> None:
+    held(requests, engine)
+    (ending,) = judged(engine, b.NOW + 60)
+    move(engine, "n1", 240, Action.LET_GO, NodeState.IN_SERVICE)
+    write_round(engine, [fault("n1")], b.NOW)
+    assert not requests.end(ending, b.NOW + 60)
+    assert waiting(engine, b.NOW + 60) == {}
+
+
+def test_a_drill_that_another_one_replaced_since_does_not_end_it(requests: RequestStore, engine: Engine) -> None:
+    drilled(requests, engine)
+    (ending,) = judged(engine, b.NOW + 60)
+    entry = AuditEntry.on_host("bob", b.NOW + 60, Verb.DRILL.value, "n1", "once more")
+    number = requests.ask_audited(entry, b.NOW + 120)
+    assert not requests.end(ending, b.NOW + 60)
+    assert waiting(engine, b.NOW + 60) == {}
+    assert [one.request for one in judged(engine, b.NOW + 120)] == [number]
 
 
 class TestBreaker:

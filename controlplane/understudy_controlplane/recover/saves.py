@@ -55,10 +55,9 @@ class Saves:
 
     def tick(self, snapshot: Snapshot, meters: Meters) -> None:
         now = self._clock.now()
-        for settled in self._live.settle(now):
-            self._record(settled, now, meters)
-        gangs, requests = self._live.gangs(), snapshot.operator.saves
-        self._give_up(requests, snapshot, now)
+        answered = {self._record(settled, now, meters) for settled in self._live.settle(now)}
+        waiting = {job_id: one for job_id, one in snapshot.operator.saves.items() if one.id not in answered}
+        gangs, requests = self._live.gangs(), self._still_wanted(waiting, snapshot, now)
         if not gangs:
             return
         self._read_costs(snapshot, gangs, now)
@@ -66,23 +65,30 @@ class Saves:
             if self._live.propose(one, now):
                 log.info("save_proposed", job=str(one.job), step=one.step, cause=one.cause.value, reason=one.why)
 
-    def _record(self, settled: SettledSave, now: float, meters: Meters) -> None:
+    def _record(self, settled: SettledSave, now: float, meters: Meters) -> int | None:
+        """Returns the request that this answers."""
         order, one = settled.order, settled.wanted
         is_valid = order.state is OrderState.VALID
         meters.save_orders.labels(one.cause.value if one else "not_known", order.state.value).inc()
         if not is_valid:
             log.warning("save_withdrawn", job=settled.job_id, step=order.step, reason=settled.why)
-            return
+            return None
         log.info("save_ordered", job=settled.job_id, step=order.step, cause=one.cause.value if one else "")
         outcome = f"all ranks save before step {order.step}"
         if one is not None and one.cause is SaveCause.REQUEST and one.request is not None:
             self._requests.answer(one.request, outcome, now, is_done=True)
-        elif one is not None:
+            return one.request
+        if one is not None:
             self._requests.note_save(settled.job_id, f"{one.why}; {outcome}", outcome, now)
+        return None
 
-    def _give_up(self, requests: Mapping[int, SaveRequest], snapshot: Snapshot, now: float) -> None:
+    def _still_wanted(
+        self, requests: Mapping[int, SaveRequest], snapshot: Snapshot, now: float
+    ) -> Mapping[int, SaveRequest]:
+        """Gives up the others."""
         if not requests or snapshot.slurm.read_at is None:
-            return
+            return requests
+        left = dict(requests)
         running = {job.key.job_id: job for job in snapshot.jobs.values() if job.running}
         for job_id, request in requests.items():
             over = "the job does not run any more" if job_id not in running else ""
@@ -93,6 +99,8 @@ class Saves:
             if over:
                 self._requests.answer(request.id, over, now, is_done=False)
                 log.warning("save_given_up", job=job_id, number=request.id, reason=over)
+                del left[job_id]
+        return left
 
     def _read_costs(self, snapshot: Snapshot, gangs: Mapping[int, SavingGang], now: float) -> None:
         if 0 <= now - self._costs_at < COSTS_AGE_MAX_SECONDS:

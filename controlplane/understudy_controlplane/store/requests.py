@@ -144,12 +144,14 @@ class RequestStore:
         with self._engine.begin() as connection:
             ask(connection, verb, FLEET, "", BY_CONTROL_PLANE, now, detail=detail)
 
-    def end(self, ending: Ending, now: float) -> None:
-        """Its time is over."""
+    def end(self, ending: Ending, now: float) -> bool:
+        """Its time is over. False: a newer request or decision about its node came since, and counts instead."""
         with self._engine.begin() as connection:
-            answer(connection, now, id=ending.request)
-            if ending.release:
+            holds = connection.execute(_TIMED_HOLDS.where(_REQUEST.c.id == ending.request)).first() is not None
+            counts = answer(connection, now, id=ending.request) or holds  # a drill waits until it ends
+            if counts and ending.release:
                 ask(connection, Verb.RELEASE, ending.node, ending.release, BY_CONTROL_PLANE, now)
+        return counts
 
     def newest(self, limit: int, before: int, only: RequestFilter) -> list[dict[str, Any]]:
         """Newest first, each with the decision that answered it and its recovery; without the control plane's own notes
@@ -209,11 +211,11 @@ def ask(  # noqa: PLR0913, PLR0917 - the columns of a request
     return _insert(connection, verb, subject, reason, by, at, until, detail, is_answered=is_answered)
 
 
-def answer(connection: Connection, now: float, detail: Mapping[str, Any] | None = None, **of: object) -> None:
-    """Those that wait and have these values."""
+def answer(connection: Connection, now: float, detail: Mapping[str, Any] | None = None, **of: object) -> bool:
+    """Those that wait and have these values. False: there is none."""
     values = {"answered_at": now} if detail is None else {"answered_at": now, "detail": detail}
     which = (_REQUEST.c[name] == value for name, value in of.items())
-    connection.execute(update(_REQUEST).where(*which, _IS_WAITING).values(values))
+    return bool(connection.execute(update(_REQUEST).where(*which, _IS_WAITING).values(values)).rowcount)
 
 
 def end_drill(connection: Connection, entry: AuditEntry) -> bool:
