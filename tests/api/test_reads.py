@@ -59,7 +59,7 @@ def test_readers_that_hang_delay_neither_the_loop_nor_the_health_check(plane: Co
     loop_done = threading.Event()
 
     def query_of_the_loop() -> None:
-        plane.stores.requests.stored()
+        plane.stores.tickets.open_tickets()
         loop_done.set()
 
     async def read() -> tuple[int, list[int]]:
