@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
+from typing import NoReturn
 
+import pytest
 from sqlalchemy import Engine
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.recover.test_verifier import StoodClock
@@ -17,7 +20,7 @@ from understudy_controlplane.recover.file_tasks import ANSWER_SECONDS_MAX, OFFER
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.verifier import Verifier
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.database import DatabaseInMemory
+from understudy_controlplane.store.database import DatabaseInMemory, StoreError
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.packing import PackingStore
@@ -292,6 +295,47 @@ def test_where_the_job_is_over_another_node_that_wrote_the_checkpoint_copies_it(
     assert site.task("n9") is None, "it may not see the place, and has nothing of this user"
     site.answer("n1")
     assert ("s3://runs/40", Tier.OBJECT) in site.paths()
+
+
+def test_a_result_that_the_database_cannot_take_now_is_noted_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    site.save(40)
+    site.answer("n1")
+    with monkeypatch.context() as away:
+        away.setattr(site.store, "add_copy", raising(StoreError("the database does not answer")))
+        site.answer("n2")
+        site.tasks.look()
+        assert site.paths() == [LOCAL]
+    site.tasks.look()
+    assert site.paths() == [LOCAL, SHARED]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault of Understudy"), StoreError("the row is refused")])
+def test_a_result_that_can_never_be_noted_keeps_its_node_from_no_other_task(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    site = Site()
+    monkeypatch.setattr(site.store, "add_copy", raising(error))
+    site.save(40)
+    site.answer("n1")
+    with capture_logs() as lines:
+        site.answer("n2")
+        if isinstance(error, StoreError):
+            assert site.task("n2") is None, "it is tried again"
+            site.clock.at += ANSWER_SECONDS_MAX + 1
+        for _ in range(3):
+            site.tasks.look()
+    assert site.paths() == [LOCAL]
+    site.save(60)
+    assert site.copy_to("n2") == "/shared/60"
+    assert [one["reason"] for one in lines if one["event"] == "checkpoint_not_copied"] == ["n2 does not answer"]
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def refuse(*_: object) -> NoReturn:
+        raise error
+
+    return refuse
 
 
 def test_a_copy_is_given_up_where_no_node_answers_and_never_another_node_s_disk_copied() -> None:

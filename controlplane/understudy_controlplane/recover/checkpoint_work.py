@@ -51,10 +51,6 @@ class Work:
     is_last: bool = True  # False: the first of two passes over its files
     proven: bool = True
 
-    @property
-    def is_done(self) -> bool:
-        return all(part.done for part in self.parts)
-
 
 class CheckpointWork(FileWork[CheckpointPart]):
     def __init__(
@@ -159,9 +155,9 @@ class CheckpointWork(FileWork[CheckpointPart]):
         self._works[one.row] = Work(one, parts, self._clock.monotonic(), is_last)
 
     def _done(self, work: Work, part: CheckpointPart) -> None:
-        part.done = True
-        if work.is_done:
+        if all(one.done for one in work.parts if one is not part):
             self._finish(work)
+        part.done = True  # not before: where the store fails, its result comes again
 
     def _refuse(self, work: Work, part: CheckpointPart, result: FileResult) -> None:
         self._give_up(work, f"{result.why or result.outcome.value} (on {part.node})")

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import structlog
 
 from understudy_controlplane.clock import Clock
+from understudy_controlplane.store.database import StoreError
 from understudy_wire.files import FileResult, FileTask
 
 log = structlog.get_logger()
@@ -73,7 +74,7 @@ class FileWork(ABC, Generic[AnyPart]):
 
     @abstractmethod
     def note(self, part: AnyPart, result: FileResult) -> None:
-        """May raise StoreError: then it comes again."""
+        """May raise StoreError: then it comes again, until it is late."""
 
     @abstractmethod
     def note_unanswered(self, part: AnyPart) -> None: ...
@@ -125,13 +126,22 @@ class FileTasks:
                 self._offer(kind, list(kind.waiting()))
 
     def _end(self, node: str, kind: FileWork[Any], part: Part) -> None:
-        if part.result is not None:
-            kind.note(part, part.result)
-        elif self._is_late(part):
-            kind.note_unanswered(part)
-        else:
-            return
+        """A result that cannot be noted is none: its node is free for other tasks."""
+        if not self._is_late(part):
+            if part.result is None:
+                return
+            try:
+                kind.note(part, part.result)
+            except StoreError:
+                raise
+            except Exception as error:
+                log.exception("file_task_not_noted", node=node, kind=type(kind).__name__, error=type(error).__name__)
+            else:
+                del self._offered[node]
+                return
         del self._offered[node]
+        part.result = None
+        kind.note_unanswered(part)
 
     def _is_late(self, part: Part) -> bool:
         seconds_max = ANSWER_SECONDS_MAX if part.taken else OFFERED_SECONDS_MAX
