@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import io
 import json
 import mmap
@@ -30,6 +31,7 @@ import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
 from understudy.program_files import pack
+from understudy_agent.files import carry_out as carry_out_module
 from understudy_agent.files import read
 from understudy_agent.files.announced import Finding
 from understudy_agent.files.carry_out import carry_out
@@ -531,6 +533,20 @@ def test_no_file_fills_the_memory_of_the_agents_service(saved: Saved) -> None:
     result, kibibytes = done.stdout.splitlines()
     assert json.loads(result)["outcome"] == "unseen"
     assert int(kibibytes) < 600 << 10
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("kind", ["read", "delete", "warm"])
+def test_an_error_of_the_system_that_names_no_file_is_a_result_too(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, kind: str, code: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(carry_out_module, kind, refused)
+    place = "files of a program" if kind == "warm" else str(saved.path)
+    task = {"type": kind, "bytes_per_second": RATE, **({} if kind == "warm" else {"path": str(saved.path)})}
+    assert carry_out(task) == {"outcome": "unseen", "why": f"{os.strerror(code)}: {place}"}
 
 
 def test_a_manifest_that_is_too_large_to_look_through_is_not_bad(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ def carry_out(task: dict[str, Any]) -> dict[str, str]:
     except MemoryError:
         outcome, why = "unseen", f"it needs more than {MEMORY_BYTES_MAX >> 20} MiB of memory to look through"
     except OSError as error:
-        place = error.filename or (task["copy_to"] if error.errno in FULL else task["path"])
+        target = task.get("copy_to") if error.errno in FULL else None
+        place = error.filename or target or task.get("path", "files of a program")
         outcome, why = "unseen", f"{error.strerror or type(error).__name__}: {place}"
     return {"outcome": outcome, "why": why}
 
