@@ -147,6 +147,9 @@ class Checkpoints:
         first = {restored.path} if restored is not None and restored.path and len(written) < KEPT else set()
         return frozenset({*written, *first})
 
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
     def _note(self, path: str) -> None:
         with self._lock:
             self._written = [*(one for one in self._written if one != path), path][-KEPT:]

@@ -134,7 +134,6 @@ class Monitor:
             log.warning("understudy: the hook cannot run here: nothing is reported: %r", error)
         else:
             self._link = link
-            _monitors.add(self)
 
     def _prepare(self) -> None:
         """Everything but the link."""
@@ -157,6 +156,7 @@ class Monitor:
         self._restored: RestorePoint | None = None
         self.checkpoints = Checkpoints(self)
         self._link = None
+        _monitors.add(self)  # one that is not active takes locks, too
 
     def __deepcopy__(self, memo: dict[int, object]) -> Monitor:
         return self
@@ -528,6 +528,7 @@ class Monitor:
         self._waiting.after_fork()
         self._data.after_fork()
         self._outbox.after_fork()
+        self.checkpoints.after_fork()
         self._watches.clear()
         self._first_step_open = False
         if link is not None:

@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import resource
+import signal
 import socket
 import statistics
 import subprocess
@@ -25,6 +26,7 @@ from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
 from understudy import Monitor, RestorePoint, RestorePointUnknownError, SummedFile
 from understudy.clocks import WaitingClock
+from understudy.monitor import _inactive_monitor
 from understudy.restore import UncaughtErrors
 from understudy.training_inputs import config_of
 from understudy_agent.config import Config
@@ -555,6 +557,35 @@ def test_a_forked_child_is_no_rank_and_leaves_its_parent_alone(plane: FakeContro
         plane.wait_for(lambda plane: reported_steps(plane) == [0, 1])
         monitor.close()
     assert len(of_kind(plane, RankStarted)) == 1
+
+
+@pytest.mark.integration
+def test_the_child_of_a_fork_waits_for_no_lock_of_a_monitor_that_is_not_active() -> None:
+    """A thread that the child does not have holds it: the training's own, or autograd's, in a collective."""
+    monitor = _inactive_monitor()
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with monitor._waiting._lock, monitor._outbox.collectives._lock, monitor.checkpoints._lock:
+            held.set()
+            forked.wait(30)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert held.wait(30)
+    child = os.fork()
+    if child == 0:  # nothing of pytest's may run here
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        with contextlib.suppress(BaseException):
+            with monitor.collective("all_reduce"), monitor.data_wait():
+                monitor.checkpoints.deleted(1, "/none")
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    forked.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_monitor_sent_to_another_process_is_not_active_there(plane: FakeControlPlane, config: Config) -> None:
