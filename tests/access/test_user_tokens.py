@@ -167,6 +167,13 @@ def test_users_whom_the_site_names_are_operators_or_administrators(tmp_path: Pat
 ROUTES = ("pause", "breaker/reset")
 
 
+@pytest.mark.parametrize("roles", ["munge_roles", "proxy_roles", "proxy_group_roles"])
+def test_no_role_is_given_to_those_without_a_name(roles: str) -> None:
+    """A user id that this host does not know, and whom the proxy names without groups."""
+    with pytest.raises(ConfigError, match=roles):
+        parse_config(f'cluster = "c"\n[access]\n{roles} = {{ "" = "admin" }}', "site.toml")
+
+
 def test_a_site_may_refuse_users(tmp_path: Path) -> None:
     site = make_site(tmp_path, munge_users=False)
     with closing(site.plane):

@@ -55,7 +55,7 @@ class UserTokens:
         if not access.munge_users:
             return None
         label = f"user {name or '?'} ({token.user_id})"
-        if role := access.munge_roles.get(name or ""):
+        if name and (role := access.munge_roles.get(name)):
             return Identity(Role(role), label, "", token.address)
         return Identity(Role.USER, label, "", token.address, user_id=token.user_id)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from understudy_controlplane.config.section import Section
 
+Who = Annotated[str, Field(min_length=1)]
+"""An empty name would be that of all who have none."""
 ProxyRole = Literal["user", "viewer", "operator", "admin"]
 HEADER = "^[A-Za-z0-9-]+$"
 
@@ -19,7 +21,7 @@ class Access(Section):
         description="Users of the cluster need no token: by MUNGE they see the states of nodes and their own jobs, and "
         "act on these.",
     )
-    munge_roles: dict[str, Literal["operator", "admin"]] = Field(
+    munge_roles: dict[Who, Literal["operator", "admin"]] = Field(
         {},
         description='Roles of users by MUNGE: `munge_roles = { bob = "admin" }`. Root on any node of the cluster can '
         "forge their credentials.",
@@ -46,10 +48,10 @@ class Access(Section):
     proxy_groups_header: str = Field(
         "X-Remote-Groups", pattern=HEADER, description="Header with the groups of that user, separated by commas."
     )
-    proxy_roles: dict[str, ProxyRole] = Field(
+    proxy_roles: dict[Who, ProxyRole] = Field(
         {}, description='Roles of users whom the proxy names: `proxy_roles = { bob = "admin" }`.'
     )
-    proxy_group_roles: dict[str, ProxyRole] = Field(
+    proxy_group_roles: dict[Who, ProxyRole] = Field(
         {},
         description="Roles of groups. The highest role of a user counts; without one the user is refused. Role `user`: "
         "they see and pause their own jobs; give it only where the proxy's names are those of users in Slurm.",
