@@ -20,9 +20,9 @@ from understudy_wire.systemd import ServiceManager
 
 SHARE_OF_MEMORY = 4
 SHARE_OF_USER = 2
+"""Half of it, where the site does not set another share: no user fills it alone."""
 KEEP_SECONDS = 3600.0
 """How long parts are held that no process of their job on this node has used."""
-"""Half of it, where the site does not set another share: no user fills it alone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
