@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import PurePosixPath
 
 from tests import REPOSITORY
+from understudy_controlplane.api.verbs import VERBS
 from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.store.tables import metadata
 
@@ -60,7 +61,7 @@ def size() -> dict[str, int | dict[str, int]]:
         "settings": len(re.findall(r"^\| `", reference["configuration"].partition("## Top level")[2], re.MULTILINE)),
         "commands": len(re.findall(r"^\| `understudy ", reference["cli"], re.MULTILINE)),
         "metrics": len(re.findall(r"^\| `understudy_", reference["metrics"], re.MULTILINE)),
-        "routes": routes,
+        "routes": routes + len(VERBS),
         "rows": len(TABLE),
         "tables": len(metadata.tables),
         "revisions": len(list((REPOSITORY / "migrations" / "versions").glob("*.py"))),
