@@ -12,14 +12,13 @@ from unittest.mock import patch
 
 from sqlalchemy import true
 
-from understudy_controlplane.decide import guards, restore_point
+from understudy_controlplane.decide import guards, requests_in_force, restore_point
 from understudy_controlplane.fleet.operator import Pause
 from understudy_controlplane.fleet.recovery import StepName
 from understudy_controlplane.recover import runner
 from understudy_controlplane.recover.step import Done
 from understudy_controlplane.recover.steps import STEPS, nodes
 from understudy_controlplane.store.checkpoints import CheckpointStore
-from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.recoveries import RecoveryStore
 
 Mutant = Callable[[], AbstractContextManager[Any]]
@@ -46,7 +45,10 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
         "never-over-a-budget",
         lambda: patch.object(guards, "quarantine_limit", lambda _snapshot, _config: 99),
     ),
-    "a pause is ignored": ("a-pause-begins-nothing", lambda: patch.object(FleetStore, "pause", lambda *_: Pause())),
+    "a pause is ignored": (
+        "a-pause-begins-nothing",
+        lambda: patch.object(requests_in_force, "_pause", lambda *_: Pause()),
+    ),
     "drains of administrators are overwritten": (
         "nothing-of-others-touched",
         lambda: patch.object(nodes, "_open", lambda node: not node.reason.startswith("understudy:")),
