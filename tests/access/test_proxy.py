@@ -157,7 +157,7 @@ def test_another_site_cannot_make_a_browser_change_anything(plane: ControlPlane)
 
 
 def test_each_person_behind_the_proxy_has_a_rate_of_their_own(tmp_path: Path) -> None:
-    limits = {"reads_per_second_per_token": 0.5, "requests_per_second_per_address": 0.5}
+    limits = {"reads_per_second_per_token": 0.1, "requests_per_second_per_address": 0.1}
     with closing(made(tmp_path, ACCESS, limits)) as plane:
 
         def statuses(name: str, address: str = PROXY) -> set[int]:

@@ -24,6 +24,10 @@ DESKTOP = (1440, 900)
 PHONE = (390, 844)
 
 
+class NavigatedError(Exception):
+    """The page of which something was asked is gone."""
+
+
 class Browser:
     def __init__(self, address: str) -> None:
         self._address = address
@@ -84,9 +88,16 @@ class Tab:
 
     def wait_for(self, script: str, seconds: float = WAIT_SECONDS) -> None:
         ends_at = time.monotonic() + seconds
-        while not self.run(script):
+        while not self._holds(script):
             assert time.monotonic() < ends_at, f"not within {seconds} s: {script}; the page shows: {self.text()[:800]}"
             time.sleep(0.02)
+
+    def _holds(self, script: str) -> bool:
+        """False: also while the page gives way to the next one."""
+        try:
+            return bool(self.run(script))
+        except NavigatedError:
+            return False
 
     def text(self) -> str:
         return str(self.run("document.body.innerText"))
@@ -127,6 +138,8 @@ def _call(
     while True:
         message = json.loads(connection.recv(timeout=WAIT_SECONDS * 3))
         if message.get("id") == number:
+            if "navigated" in message.get("error", {}).get("message", ""):
+                raise NavigatedError
             assert "error" not in message, f"{method}: {message['error']}"
             return dict(message["result"])
         if "method" in message:
