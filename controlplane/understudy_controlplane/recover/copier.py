@@ -81,7 +81,8 @@ class Copier(CheckpointWork):
         self._not_due[one.row] = now + DUE_AGAIN_SECONDS
         return False
 
-    def _make_task(self, number: int, one: WrittenCheckpoint, files: list[AnnouncedFile], is_last: bool) -> CopyFiles:  # noqa: ARG002
+    def _make_task(self, number: int, one: WrittenCheckpoint, files: list[AnnouncedFile], is_last: bool) -> CopyFiles:
+        del is_last  # a copy is one pass
         rate = self._policy().copy_megabytes_per_second * 1e6
         return CopyFiles(number, one.user_id, one.path, files, rate, one.copy_to)
 

@@ -79,7 +79,7 @@ class FileWork(ABC, Generic[AnyPart]):
     @abstractmethod
     def note_unanswered(self, part: AnyPart) -> None: ...
 
-    def is_held_back(self, part: AnyPart) -> bool:  # noqa: ARG002
+    def is_held_back(self, part: AnyPart) -> bool:  # noqa: ARG002 - kinds that hold parts back need it
         """Its node must not do it now. Called for each report of the node."""
         return False
 

@@ -133,9 +133,9 @@ class RequestStore:
     def note_save(self, job_id: int, reason: str, outcome: str, now: float) -> None:
         """The control plane itself has asked for it, and that is settled."""
         detail = {"outcome": outcome, "is_done": True}
-        of_job = (Verb.SAVE_JOB, job_subject(job_id), reason, BY_CONTROL_PLANE, now)
+        of_job = {"verb": Verb.SAVE_JOB.value, "subject": job_subject(job_id), "reason": reason, "detail": detail}
         with self._engine.begin() as connection:
-            _insert(connection, *of_job, None, detail, is_answered=True)
+            _insert(connection, **of_job, by=BY_CONTROL_PLANE, at=now, answered_at=now)
 
     def note_acting(self, acting: bool, now: float, known: Mapping[int, Iterable[str]]) -> None:
         """The control plane begins to act, or ends it. `known`: rules that accuse the subject of each open incident."""
@@ -207,8 +207,9 @@ def ask(  # noqa: PLR0913, PLR0917 - the columns of a request
     if verb in REPLACES:
         replaced = (_REQUEST.c.subject == subject, _REQUEST.c.verb.in_(_values(REPLACES[verb])), _IS_WAITING)
         connection.execute(update(_REQUEST).where(*replaced).values(answered_at=at))
-    is_answered = is_answered or verb not in WAITING
-    return _insert(connection, verb, subject, reason, by, at, until, detail, is_answered=is_answered)
+    values = {"verb": verb.value, "subject": subject, "reason": reason, "by": by, "at": at, "until": until}
+    answered_at = at if is_answered or verb not in WAITING else None
+    return _insert(connection, **values, detail=detail, answered_at=answered_at)
 
 
 def answer(connection: Connection, now: float, detail: Mapping[str, Any] | None = None, **of: object) -> bool:
@@ -224,21 +225,8 @@ def end_drill(connection: Connection, entry: AuditEntry) -> bool:
     return bool(connection.execute(update(_REQUEST).where(*is_open).values(until=entry.at)).rowcount)
 
 
-def _insert(  # noqa: PLR0913, PLR0917 - as `ask`
-    connection: Connection,
-    verb: Verb,
-    subject: str,
-    reason: str,
-    by: str,
-    at: float,
-    until: float | None,
-    detail: Mapping[str, Any] | None,
-    *,
-    is_answered: bool,
-) -> int:
-    values = {"verb": verb.value, "subject": subject, "reason": reason, "by": by, "at": at, "until": until}
-    more = {"detail": detail, "answered_at": at if is_answered else None}
-    number: int = connection.execute(insert(_REQUEST).values(**values, **more).returning(_REQUEST.c.id)).scalar_one()
+def _insert(connection: Connection, **values: object) -> int:
+    number: int = connection.execute(insert(_REQUEST).values(values).returning(_REQUEST.c.id)).scalar_one()
     return number
 
 
