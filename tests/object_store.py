@@ -14,6 +14,8 @@ from typing import Any
 
 import botocore.session
 
+from tests.testbed.configuration import free_ports
+
 BUCKET, REGION = "runs", "eu-central-1"
 
 
@@ -53,9 +55,7 @@ class ObjectStore:
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[ObjectStore]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ)

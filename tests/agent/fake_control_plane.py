@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tests.testbed.configuration import free_ports
 from understudy_wire.facts import Fact, RestoreReport
 from understudy_wire.launcher import LauncherAnswer, LauncherReport
 from understudy_wire.messages import REPORT_BYTES_MAX, Refusal, Report
@@ -23,7 +24,7 @@ TOKEN = "correct-horse"
 
 
 class FakeControlPlane:
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self) -> None:
         self.reports: list[Report] = []
         self.token = TOKEN
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
@@ -53,7 +54,7 @@ class FakeControlPlane:
         self.job_notes: list[JobNote] = []
         self.save_orders: Callable[[Report], list[SaveOrder]] = lambda _: []
         """What the ranks in a report are to know."""
-        self.port = port
+        [self.port] = free_ports(1)  # one that no connection of another test can get while this is stopped
         self._server: _Server | None = None
         self.start()
 
@@ -85,7 +86,6 @@ class FakeControlPlane:
 
     def start(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), self)
-        self.port = self._server.server_port
         # The pause between checks for shutdown, not for requests.
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 

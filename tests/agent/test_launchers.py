@@ -85,9 +85,8 @@ N2_IS_BAD = LauncherAnswer("a", LauncherOrders({"n2": "Xid 79"}))
 
 @pytest.fixture
 def control_plane() -> Iterator[FakeControlPlane]:
-    fake = FakeControlPlane()
-    yield fake
-    fake.stop()
+    with FakeControlPlane() as fake:
+        yield fake
 
 
 @pytest.fixture
