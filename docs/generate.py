@@ -833,7 +833,74 @@ def _fault_trace(trace: dict[str, Any]) -> list[str]:
     ]
 
 
+class Input(msgspec.Struct, forbid_unknown_fields=True):
+    """A kind of text or value that the product reads and that another program prints."""
+
+    what: str
+    producer: str
+    reader: str
+    """Module and name of the code that reads it: `module:name`."""
+    read: list[str]
+    """Versions of the producer whose source was read."""
+    recorded: dict[str, str]
+    """Real outputs by version: each is a file, or a test that runs the producer."""
+    imagined: str
+    """What was never seen, in neither form."""
+
+
+class WorldCase(msgspec.Struct, forbid_unknown_fields=True):
+    """An input of another site, from a public report or from the producer's source."""
+
+    file: str
+    source: str
+    right: str
+    test: str
+
+
+class InputKind(msgspec.Struct, forbid_unknown_fields=True):
+    title: str
+    input: list[Input]
+    case: list[WorldCase] = []
+
+
+WORLD = HERE.parent / "tests" / "data" / "world"
+
+
+def input_kinds() -> list[InputKind]:
+    kinds = [msgspec.toml.decode(file.read_bytes(), type=InputKind) for file in WORLD.glob("*.toml")]
+    return sorted(kinds, key=lambda kind: kind.title)
+
+
+INPUTS_INTRODUCTION = """\
+Texts and values that other programs print and that Understudy reads: which program prints each, in which of its
+versions the source was read, of which a real output is a test, and what was never seen. Inputs of other sites, from
+public reports, are listed below each kind; every one is a test.
+"""
+
+
+def inputs() -> str:
+    lines = ["# What Understudy reads", "", GENERATED, "", *INPUTS_INTRODUCTION.splitlines()]
+    for kind in input_kinds():
+        lines += ["", f"## {kind.title}", ""]
+        lines += ["| input | printed by | source read | recorded | never seen |", "|---|---|---|---|---|"]
+        lines += [_cells(*_input(one)) for one in kind.input]
+        if kind.case:
+            lines += ["", "| case | from | right |", "|---|---|---|"]
+            lines += [_cells(f"`{one.file}`", one.source, one.right) for one in kind.case]
+    return "\n".join(lines) + "\n"
+
+
+def _input(one: Input) -> tuple[str, ...]:
+    read = ", ".join(one.read) or "none"
+    return one.what, one.producer, read, ", ".join(one.recorded) or "none", one.imagined or "nothing"
+
+
+def _cells(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
 DOCUMENTS = {
+    "inputs.md": inputs,
     "signal-table.md": signal_table,
     "metrics.md": metrics,
     "cli.md": cli,

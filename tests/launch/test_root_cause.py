@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests import REPOSITORY
 from understudy_launcher.evidence_findings import cause_line, first_failed
 
-TORCHRUN = (REPOSITORY / "tests" / "data" / "torchrun-failure.txt").read_text()
+TORCHRUN = (REPOSITORY / "tests/data/world/training/torchrun_failure.txt").read_text()
 """Recorded: torchrun of PyTorch 2.13, two ranks on a node, the second one raises; paths are shortened."""
 
 
