@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 settings.register_profile("test", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("test")
+
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+"""Its own choice, where `rich` is installed, shows each frame's variables: seconds for each logged exception."""
 
 collect_ignore = [] if importlib.util.find_spec("torch") else list(NEED_TORCH)
 

@@ -59,6 +59,7 @@ def run(*arguments: str, url: str, token: str = "", status: int = 0) -> Result:
 @contextmanager
 def served(folder: Path, mode: str, nodes: int = 4, tasks: int = 0) -> Iterator[Served]:
     """Job 1 is an array of so many tasks."""
+    before = structlog.get_config()
     slurm = VirtualSlurm([f"n{number}" for number in range(1, nodes + 1)])
     if tasks:
         slurm.submit_array("ann", tasks, comment="understudy")
@@ -80,7 +81,7 @@ def served(folder: Path, mode: str, nodes: int = 4, tasks: int = 0) -> Iterator[
         finally:
             web.should_exit = True
             thread.join()
-            structlog.reset_defaults()
+            structlog.configure(**before)
 
 
 @pytest.fixture(scope="module")

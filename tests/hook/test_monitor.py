@@ -318,6 +318,7 @@ def test_a_rank_waits_for_a_control_plane_that_is_away_and_rank_0_writes_why(
     """It failed after 60 seconds: three launches of a gang, and an innocent node was replaced."""
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setattr("understudy.monitor.WAITING_SHOWN_SECONDS", 0.5)
+    monkeypatch.setattr("understudy_agent.uplink.RESTORE_POINT_WAIT_SECONDS", 1.0)
     plane.restore_points[7, 0] = (30, "/ckpt/30")
     plane.stop()
     found: list[RestorePoint] = []
