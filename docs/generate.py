@@ -115,7 +115,7 @@ def configuration() -> str:
 SITE_SETS = {
     "cluster": "the cluster's name in slurm.conf",
     "mode": "what the control plane may do: `observe`, `approve` or `act`",
-    "server.host": "the address on which agents and people reach the control plane; `0.0.0.0`: all",
+    "server.host": "the address on which agents and people reach the control plane; `::`: all, of IPv4 and IPv6",
     "server.tls_certificate": "encrypted connections, with `server.tls_key`; set it where `server.host` is not local",
     "server.database": "where records are kept: SQLite or PostgreSQL",
     "spares.count": "how many spare nodes the pool holds",
@@ -167,7 +167,7 @@ AGENT_KEYS = {
 KEEPER_KEYS = {
     "memory_bytes": "how much it holds at most; 0: a quarter of the node's memory",
     "user_bytes": "how much of that the jobs of one user get; 0: half of it",
-    "listen": "address on which it listens for the keepers of other nodes",
+    "listen": "address on which it listens for the keepers of other nodes; `::`: every one, of IPv4 and IPv6",
     "port": "port for them, the same on every node",
     "address": "name or address by which other nodes reach it; empty: the node's name",
     "socket": "Unix socket on which ranks of this node connect to it",

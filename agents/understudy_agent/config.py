@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
+
+from understudy_wire.addresses import EVERY
 
 DEFAULT_CONFIG = Path("/etc/understudy/agent.toml")
 
@@ -52,8 +55,8 @@ class KeeperConfig(msgspec.Struct, frozen=True):
     """How much it holds at most; 0: a quarter of the node's memory."""
     user_bytes: Bytes = 0
     """How much of that one user's jobs get; 0: half of it."""
-    listen: str = "0.0.0.0"  # noqa: S104 - other nodes have to reach it
-    """Address on which it listens for other keepers."""
+    listen: str = EVERY
+    """Address on which it listens for other keepers; `::`: every one, of IPv4 and IPv6."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 7119
     """Port for other keepers, the same on every node."""
     address: str = ""
@@ -122,8 +125,18 @@ def parse_config(text: str, origin: str, environment: Mapping[str, str] = os.env
                 f"{origin}: {key}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter one"
             )
     node = config.node or environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
-    urls = tuple(url.rstrip("/") for url in config.control_plane_urls)
+    urls = tuple(_checked(url.rstrip("/"), origin) for url in config.control_plane_urls)
     return msgspec.structs.replace(config, node=node, control_plane_urls=urls)
+
+
+def _checked(url: str, origin: str) -> str:
+    """Raises ConfigError."""
+    try:
+        _ = urlsplit(url).port
+    except ValueError as error:
+        remedy = "write an IPv6 address in brackets: http://[fd00::1]:7117"
+        raise ConfigError(f"{origin}: control_plane_urls: {url}: {error}; {remedy}") from error
+    return url
 
 
 def load_config(path: Path) -> Config:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 from understudy_agent.shares import Arrivals, Pace, Shares
+from understudy_wire.addresses import canonical
 
 PREFIX_OF_NODE_IPV6 = 64
 KNOWN_MAX = 4096
@@ -128,7 +129,7 @@ class Greetings:
 def node_of(address: str) -> str:
     """Addresses of which a user of one node can have many are one: those of loopback, and of a network of IPv6."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        found = ipaddress.ip_address(canonical(address.partition("%")[0]))
     except ValueError:
         return address
     if found.is_loopback:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_keeper.places import cut_after
+from understudy_wire.addresses import split_port
 from understudy_wire.certificate import make_certificate
 from understudy_wire.errors import ProtocolError
 from understudy_wire.frames import Frames, text
@@ -80,11 +81,11 @@ def connect(address: str, identity: Identity, seconds: float) -> Frames:
     """`address` is `host:port`; what is there may be anything. `seconds`: for each step. Raises ProtocolError and
     OSError.
     """
-    host, _, port = address.rpartition(":")
+    host, port = split_port(address)
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ProtocolError(f"{address[:80]!r} is no address of a keeper")
     try:
-        link = socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+        link = socket.create_connection((host, int(port)), timeout=seconds)
     except UnicodeError as error:
         raise ProtocolError(f"{host[:80]!r} is no name of a host") from error
     with cut_after(GREETING_SECONDS, link):

@@ -23,6 +23,7 @@ from understudy_keeper.local import Conversation, LocalKeeper
 from understudy_keeper.places import Greetings, Places, cut, cut_after
 from understudy_keeper.proof import GREETING_SECONDS, Identity, accept
 from understudy_keeper.store import Store
+from understudy_wire.addresses import bound, with_port
 from understudy_wire.errors import ClosedError, ProtocolError
 from understudy_wire.frames import Frames, number
 
@@ -97,11 +98,10 @@ class Keeper:
     def start(self) -> None:
         """Raises OSError."""
         settings = self._settings
-        family = socket.AF_INET6 if ":" in settings.listen else socket.AF_INET
-        network = socket.create_server((settings.listen, settings.port), family=family, backlog=BACKLOG)
+        network = bound(settings.listen, settings.port)
         self._listeners.append(network)
-        host, port = settings.address, network.getsockname()[1]
-        self._local = LocalKeeper(self.store, self._copier, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        network.listen(BACKLOG)
+        self._local = LocalKeeper(self.store, self._copier, with_port(settings.address, network.getsockname()[1]))
         make_directory(settings.socket.parent)
         settings.socket.unlink(missing_ok=True)
         users = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -207,7 +207,7 @@ class Hub:
                 self._accept_no_more()
                 return
             try:
-                connection, (address, _port) = self._server.accept()
+                connection, (address, *_) = self._server.accept()
             except BlockingIOError:
                 return
             except ConnectionAbortedError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 from collections.abc import Sequence
+
+from understudy_wire.addresses import EVERY, bound
 
 PORTS = range(20_000, 32_000)
 """All are below Linux' range for outgoing connections, which could take one meanwhile."""
@@ -22,11 +25,6 @@ def port_range(text_: str) -> range:
 def bind_a_port(ports: Sequence[int]) -> socket.socket:
     """A socket bound to a free one of these, on all addresses. Raises OSError."""
     for port in random.sample(ports, k=min(len(ports), 256)):
-        holder = socket.socket()
-        try:
-            holder.bind(("", port))
-        except OSError:
-            holder.close()
-            continue
-        return holder
+        with contextlib.suppress(OSError):
+            return bound(EVERY, port, reuse=False)
     raise OSError(f"no free TCP port found from {ports[0]} to {ports[-1]}; see --port-range")

@@ -19,6 +19,7 @@ from understudy_launcher.launch_result import History, Rules
 from understudy_launcher.node_list import by_reason, counted, fold
 from understudy_launcher.options import Options, Resume
 from understudy_launcher.outcomes import EXIT_REQUEUE
+from understudy_wire.addresses import with_port
 from understudy_wire.errors import ProtocolError
 
 REASON_CHARACTERS_MAX = 2000
@@ -184,7 +185,7 @@ class Reports:
             seats=launch.seats,
             spares=spares,
             warm=sum(node in launch.step.warm for node in launch.seats),
-            master=f"{master.address}:{master.port}",
+            master=with_port(master.address, master.port),
             since_fault_seconds=None if launch.began_at is None else launch.since_fault(launch.began_at),
         )
         if restore is not None:

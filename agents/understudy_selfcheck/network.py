@@ -19,6 +19,8 @@ from itertools import combinations
 from statistics import median
 from typing import Any, Protocol
 
+from understudy_wire.addresses import EVERY, bound, canonical
+
 CHUNK_BYTES = 4 * 2**20
 COUNT_MAX = 100_000
 JOIN_SECONDS = 45.0
@@ -240,9 +242,10 @@ class SocketMesh:
 class Host:
     """Rank 0: waits for the peers, and says who takes part."""
 
-    def __init__(self, name: str, token: str, bind: str = "") -> None:
+    def __init__(self, name: str, token: str, bind: str = EVERY) -> None:
         self._name, self._token = name, token
-        self._server = socket.create_server((bind, 0), backlog=BACKLOG)
+        self._server = bound(bind, 0)
+        self._server.listen(BACKLOG)
         self.port: int = self._server.getsockname()[1]
 
     def gather(self, peers: int, seconds: float = JOIN_SECONDS, transport: str = "auto") -> SocketMesh:
@@ -255,17 +258,17 @@ class Host:
                 link, address = self._server.accept()
                 hello = _admitted(link, self._token)
                 if hello is not None:
-                    joined.append((link, hello, address[0]))
+                    joined.append((link, hello, canonical(address[0])))
         self._server.close()
         if not joined:
             raise NetworkError("no peer was free in time")
-        with socket.create_server(("", 0)) as probe:
+        with bound(EVERY, 0) as probe:
             meeting = int(probe.getsockname()[1])
         names = [self._name, *(hello["name"] for _, hello, _ in joined)]
         at = [["", 0], *([address, int(hello["port"])] for _, hello, address in joined)]
         if transport == "auto":
             transport = "nccl" if has_nccl() and all(hello["nccl"] for _, hello, _ in joined) else "tcp"
-        own = joined[0][0].getsockname()[0]
+        own = canonical(joined[0][0].getsockname()[0])
         for rank, (link, _, _) in enumerate(joined, 1):
             _say(link, {"rank": rank, "names": names, "at": at, "transport": transport, "meeting": [own, meeting]})
         links = {rank: link for rank, (link, _, _) in enumerate(joined, 1)}
@@ -277,7 +280,8 @@ class Host:
 
 def join(name: str, address: tuple[str, int], token: str, seconds: float = JOIN_SECONDS) -> SocketMesh:
     """A peer. Raises OSError and NetworkError."""
-    server = socket.create_server(("", 0), backlog=BACKLOG)
+    server = bound(EVERY, 0)
+    server.listen(BACKLOG)
     host = socket.create_connection(address, timeout=seconds)
     host.settimeout(seconds + SILENT_SECONDS)
     _say(host, {"token": token, "name": name, "port": server.getsockname()[1], "nccl": has_nccl()})

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from understudy_selfcheck.network import JOIN_SECONDS, Host, NetworkError, Rates, SocketMesh, join, measure
+from understudy_wire.addresses import split_port, with_port
 
 JOB_NAME = "understudy-network"
 MINUTES = 5
@@ -64,7 +65,7 @@ def command_for(order: NetworkOrder, peer: str, port: int, seconds: float) -> li
     on which jobs fail looks faulty.
     """
     name, _, reservation = peer.partition("@")
-    words = ["--join", f"{order.address}:{port}", "--seconds", str(max(seconds, SECONDS_MIN))]
+    words = ["--join", with_port(order.address, port), "--seconds", str(max(seconds, SECONDS_MIN))]
     program = shlex.join([sys.executable, "-m", "understudy_selfcheck", *words])
     return [
         "srun",
@@ -96,7 +97,7 @@ def _end(job: subprocess.Popen[bytes]) -> None:
 
 def take_part(address: str, seconds: float, environment: Mapping[str, str]) -> None:
     """This node is a peer. Raises NetworkError and OSError."""
-    host, _, port = address.rpartition(":")
+    host, port = split_port(address)
     name = environment.get("SLURMD_NODENAME") or os.uname().nodename
     measured(join(name, (host, int(port)), environment.get(TOKEN_VARIABLE, "")), seconds)
 

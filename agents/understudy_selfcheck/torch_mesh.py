@@ -8,16 +8,16 @@ import torch
 import torch.distributed as dist
 
 from understudy_selfcheck.network import CHUNK_BYTES, SILENT_SECONDS, SocketMesh
+from understudy_wire.addresses import with_port
 
 
 class TorchMesh:
     def __init__(self, joined: SocketMesh) -> None:
         self.rank, self.names = joined.rank, joined.names
         self._device = torch.device("cuda" if joined.transport == "nccl" else "cpu")
-        host, port = joined.meeting
         dist.init_process_group(
             joined.transport,
-            init_method=f"tcp://{host}:{port}",
+            init_method=f"tcp://{with_port(*joined.meeting)}",
             rank=joined.rank,
             world_size=len(joined.names),
             timeout=timedelta(seconds=SILENT_SECONDS),

@@ -32,6 +32,7 @@ from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
 from understudy_controlplane.store.database import StoreError, without_secrets
 from understudy_controlplane.store.database_lock import DatabaseTaken, take_database
+from understudy_wire.addresses import EVERY, bound
 from understudy_wire.systemd import ServiceManager
 
 OTHER_FILES = 256
@@ -171,6 +172,8 @@ def listen(server: Server) -> list[socket.socket]:
     """Sockets for every address of the host, bound and not open yet. Raises ConfigError."""
     sockets: list[socket.socket] = []
     try:
+        if server.host == EVERY:
+            return [bound(EVERY, server.port)]
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
             sockets.append(socket.socket(family, kind, protocol))

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tests.testbed.configuration import free_ports
+from understudy_wire.addresses import with_port
 from understudy_wire.facts import Fact, RestoreReport
 from understudy_wire.launcher import LauncherAnswer, LauncherReport
 from understudy_wire.messages import REPORT_BYTES_MAX, Refusal, Report
@@ -24,7 +25,7 @@ TOKEN = "correct-horse"
 
 
 class FakeControlPlane:
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.reports: list[Report] = []
         self.token = TOKEN
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
@@ -54,13 +55,14 @@ class FakeControlPlane:
         self.job_notes: list[JobNote] = []
         self.save_orders: Callable[[Report], list[SaveOrder]] = lambda _: []
         """What the ranks in a report are to know."""
+        self._host = host
         [self.port] = free_ports(1)  # one that no connection of another test can get while this is stopped
         self._server: _Server | None = None
         self.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{with_port(self._host, self.port)}"
 
     @property
     def facts(self) -> list[Fact]:
@@ -85,7 +87,7 @@ class FakeControlPlane:
             )
 
     def start(self) -> None:
-        self._server = _Server(("127.0.0.1", self.port), self)
+        self._server = _Server((self._host, self.port), self)
         # The pause between checks for shutdown, not for requests.
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -116,6 +118,7 @@ class FakeControlPlane:
 
 class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], plane: FakeControlPlane) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
         self.plane = plane
         self.connections: set[socket.socket] = set()

@@ -71,6 +71,12 @@ def xids(plane: FakeControlPlane) -> list[tuple[int, int | None]]:
     return [(fact.sequence, fact.xid) for fact in plane.facts if isinstance(fact, KernelEvent)]
 
 
+def test_an_agent_reaches_a_control_plane_by_ipv6(tmp_path: Path) -> None:
+    with FakeControlPlane(host="::1") as plane, running_agent(agent_config(tmp_path, plane.url)):
+        assert plane.url.startswith("http://[::1]:")
+        plane.wait_for(lambda it: it.reports)
+
+
 def test_reports_come_every_interval(plane: FakeControlPlane, config: Config) -> None:
     with running_agent(config, OneGpu()):
         plane.wait_for(lambda plane: len(plane.reports) >= 5)

@@ -69,6 +69,7 @@ def test_a_mistake_is_named_with_file_and_key(more: str, message: str) -> None:
         ('cluster = "c"', "control_plane_urls"),
         ('cluster = "c"\ncontrol_plane_urls = []', "control_plane_urls"),
         ('cluster = "c"\ncontrol_plane_urls = ["head1:7117"]', "control_plane_urls"),
+        ('cluster = "c"\ncontrol_plane_urls = ["http://fd00::1:7117"]', r"write an IPv6 address in brackets"),
         ('cluster = ""\ncontrol_plane_urls = ["http://h"]', "cluster"),
     ],
 )

@@ -20,9 +20,15 @@ def test_what_it_writes_is_valid_and_begins_in_mode_observe(tmp_path: Path) -> N
     assert (config.cluster, config.mode.value, config.server.port) == ('a "cluster"', "observe", 7118)
     assert config.server.tls_key == tmp_path / "tls.key"
     assert config.validation.user == "slurm"  # who is not root submits no jobs of root
+    assert config.server.host == "::"  # every address, of IPv4 and IPv6
     agent = parse_agent_config(site.agent(), "agent.toml", {})
     assert (agent.cluster, agent.control_plane_urls) == ('a "cluster"', ("https://head1:7118",))
     assert agent.ca_file == Path("/etc/understudy/ca.pem")
+
+
+def test_a_control_plane_may_have_an_ipv6_address(tmp_path: Path) -> None:
+    agent = parse_agent_config(Site("c", "fd00::1", 7117, False, tmp_path).agent(), "agent.toml", {})
+    assert agent.control_plane_urls == ("http://[fd00::1]:7117",)
 
 
 def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +49,7 @@ def test_the_service_runs_as_a_user_that_slurm_lets_change_nodes() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("host", ["head1", "192.0.2.7"])
+@pytest.mark.parametrize("host", ["head1", "192.0.2.7", "fd00::1"])
 def test_its_certificate_is_valid_for_the_address_alone(tmp_path: Path, host: str) -> None:
     certificate, key = tmp_path / "tls.pem", tmp_path / "tls.key"
     make_certificate(host, certificate, key)

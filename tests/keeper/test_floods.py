@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.keeper.test_between_keepers import Munge, identity
+from tests.keeper.test_between_keepers import Munge, copier, fetch, holding, identity
 from understudy_agent.shares import NoRoomError, Pace
 from understudy_keeper import proof
-from understudy_keeper.copies import CONNECT_SECONDS
+from understudy_keeper.copies import CONNECT_SECONDS, described
 from understudy_keeper.places import Greetings, Places, Room, node_of
 from understudy_keeper.proof import connect
 from understudy_keeper.server import Keeper, Settings
+from understudy_keeper.store import Store
+from understudy_wire.addresses import EVERY
 from understudy_wire.errors import ClosedError, ProtocolError
 from understudy_wire.frames import Frames
 
@@ -34,7 +36,7 @@ def munge() -> Munge:
 @pytest.fixture
 def keeper(tmp_path: Path, munge: Munge) -> Iterator[Keeper]:
     made = Keeper(
-        Settings(tmp_path / "keeper.sock", "0.0.0.0", 0, "127.0.0.1", 1 << 20, 1 << 20, 1e9, 3600),  # noqa: S104
+        Settings(tmp_path / "keeper.sock", EVERY, 0, "::1", 1 << 20, 1 << 20, 1e9, 3600),
         identity(munge),
     )
     made.start()
@@ -102,8 +104,17 @@ def test_addresses_of_which_a_user_has_many_count_as_one() -> None:
     assert node_of("127.0.0.1") == node_of("127.99.1.2") == node_of("::1")
     assert node_of("fd00:1:2:3::1") == node_of("fd00:1:2:3:ffff::9") != node_of("fd00:1:2:4::1")
     assert node_of("fe80::1%eth0") == node_of("fe80::2%eth0")
-    assert node_of("10.0.0.1") != node_of("10.0.0.2")
+    assert node_of("10.0.0.1") == node_of("::ffff:10.0.0.1") != node_of("10.0.0.2")
+
     assert node_of("") == ""
+
+
+@pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
+def test_a_keeper_reaches_another_one_by_ipv6_and_by_ipv4(keeper: Keeper, munge: Munge, host: str) -> None:
+    assert keeper.address.startswith("[::1]:"), "what its ranks report to the others"
+    asked = described(holding(b"a part", store=keeper.store).parts_of(1000, 1)[0])
+    target = copier(Store(1000, 1000), identity(munge))
+    assert fetch(target, asked, f"{host}:{keeper.address.rpartition(':')[2]}") == b"a part"
 
 
 def test_a_flood_of_one_address_has_no_threads_and_delays_no_other() -> None:

@@ -36,7 +36,7 @@ def srun(arguments: list[str]) -> int:
     programs = []
     for node in nodes:
         environment = {**os.environ, "SLURMD_NODENAME": node, "SLURM_STEP_ID": str(number)}
-        environment["SLURM_LAUNCH_NODE_IPADDR"] = "127.0.0.1"
+        environment.setdefault("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
         program = subprocess.Popen([sys.executable, "-P", __file__, "seat", *words], env=environment)
         (HOME / f"step.{number}" / node).write_text(str(program.pid))
         programs.append(program)

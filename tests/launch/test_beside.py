@@ -37,6 +37,15 @@ def gang(tmp_path: Path) -> Iterator[LocalGang]:
     started.close()
 
 
+def test_a_gang_runs_and_moves_by_ipv6_alone(gang: LocalGang) -> None:
+    gang.start(THREE, SLURM_LAUNCH_NODE_IPADDR="::1")
+    gang.wait_for_launch(0, 3)
+    gang.condemn("n2")
+    gang.wait_for_launch(1, 3)
+    assert {one["MASTER_ADDR"] for launch in (0, 1) for one in gang.ranks(launch)} == {"::1"}
+    assert [one["master"].rpartition(":")[0] for one in gang.events("launch")] == ["[::1]", "[::1]"]
+
+
 # -- ranks that are slow to die --------------------------------------------------------------------------------------
 
 

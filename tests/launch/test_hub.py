@@ -36,14 +36,14 @@ def received(hub: Hub, seconds: float = 1.0) -> list[tuple[str, Message]]:
     return found
 
 
-def connect(hub: Hub) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", hub.port), timeout=5)
+def connect(hub: Hub, host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection((host, hub.port), timeout=5)
 
 
-def seat_of(hub: Hub) -> socket.socket:
+def seat_of(hub: Hub, host: str = "127.0.0.1") -> socket.socket:
     """A seat's connection, which the hub has accepted."""
     found: list[socket.socket] = []
-    thread = threading.Thread(target=lambda: found.append(join_launcher.greet(connect(hub), GREETING)))
+    thread = threading.Thread(target=lambda: found.append(join_launcher.greet(connect(hub, host), GREETING)))
     thread.start()
     try:
         assert received(hub) == [(join_launcher.node_name(), {"type": "hello"})]
@@ -251,6 +251,13 @@ def test_another_connection_may_be_closed_before_the_next_is_named(hub: Hub) -> 
             hub.also_wait_for(near)
     hub.also_wait_for(None)
     assert list(hub.wait(0.0)) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_seat_joins_by_either_family_and_gives_the_gang_an_address_of_it(hub: Hub, host: str) -> None:
+    with seat_of(hub, host):
+        (link,) = hub.silent(-1.0)
+        assert link.address == host
 
 
 def test_the_launcher_listens_where_it_is_allowed_to() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from understudy_controlplane.clock import Clock
+from understudy_wire.addresses import canonical
 
 KEPT_SECONDS = 60.0
 LOOKED_UP_AT_ONCE = 4
@@ -73,16 +74,6 @@ class NodeAddresses:
             self._looking_up[host] = found
             found.add_done_callback(lambda _: self._looking_up.pop(host))
         return await asyncio.shield(found)
-
-
-def canonical(address: str) -> str:
-    """One spelling of each address. An IPv4 address within IPv6 is that IPv4 address; what is no address stays."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
 
 
 def is_address(text: str) -> bool:

@@ -9,7 +9,6 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.requests import HTTPConnection
 
-from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.cross_site import changes_by_other_site
 from understudy_controlplane.access.proxy import NotBelieved, Proxy
 from understudy_controlplane.access.sessions import secret_in_cookie
@@ -17,6 +16,7 @@ from understudy_controlplane.access.tokens import Tokens, TooManyLookUps
 from understudy_controlplane.access.user_tokens import UserTokens
 from understudy_controlplane.fleet.identity import STORED, Identity, Permission, Role, Token, roles_with
 from understudy_controlplane.store.database import StoreError
+from understudy_wire.addresses import canonical
 
 _SCHEME = "bearer "
 

@@ -14,12 +14,12 @@ import structlog
 from fastapi import Request
 from starlette.requests import HTTPConnection
 
-from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.cross_site import changes_by_other_site
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config import Access
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.identity import Identity, Role
+from understudy_wire.addresses import canonical
 
 log = structlog.get_logger()
 

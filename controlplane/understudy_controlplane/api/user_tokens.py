@@ -20,7 +20,6 @@ import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from msgspec import Meta
 
-from understudy_controlplane.access.addresses import canonical
 from understudy_controlplane.access.admission import Denied, address_of
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable
@@ -29,6 +28,7 @@ from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.ingest.answers import answer
+from understudy_wire.addresses import canonical, split_port
 from understudy_wire.messages import CREDENTIAL_CHARACTERS_MAX
 from understudy_wire.values import NOT_UNDERSTOOD
 
@@ -157,8 +157,8 @@ def _server_of(request: Request) -> str:
 
 
 def _canonical_server(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    return f"{canonical(host.removeprefix('[').removesuffix(']'))}:{port}"
+    host, port = split_port(text)
+    return f"{canonical(host)}:{port}"
 
 
 def _name_of(user_id: int) -> str:

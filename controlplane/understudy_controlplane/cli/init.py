@@ -16,6 +16,7 @@ import click
 from understudy_controlplane.cli.options import DEFAULT_CONFIG
 from understudy_controlplane.cli.output import Exit, fail
 from understudy_controlplane.config import Config, ConfigError, load_config, parse_config
+from understudy_wire.addresses import with_port
 
 SERVICE = "understudy-controlplane.service"
 SERVICE_USER = "understudy"
@@ -39,7 +40,8 @@ def init(cluster: str, address: str, port: int, tls: bool, user: str, directory:
     """Write the configuration, the first administrator's token and the files for the nodes. Overwrites nothing."""
     if os.geteuid() != 0:
         fail("this needs root: it writes below /etc and for the user of the service; run it with sudo", Exit.USAGE)
-    site = Site(cluster, address or socket.getfqdn(), port, tls, directory)
+    address = address.removeprefix("[").removesuffix("]") or socket.getfqdn()  # an IPv6 address as in a URL
+    site = Site(cluster, address, port, tls, directory)
     try:
         settings = _slurm_settings(cluster)
         account = _account(user or service_user(settings))
@@ -108,7 +110,7 @@ class Site:
         return (
             f"# docs/configuration.md lists all settings.\ncluster = {_toml(self.cluster)}\n"
             'mode = "observe"    # decides and records, changes nothing; "act" carries it out\n\n'
-            f'[server]\nhost = "0.0.0.0"\nport = {self.port}\n{files}\n'
+            f'[server]\nhost = "::"\nport = {self.port}\n{files}\n'
             "[spares]\ncount = 0    # nodes that are kept free for gangs that lose one\n\n"
             f"[validation]\nuser = {_toml(user)}    # of jobs on repaired nodes, which need this user as well\n"
         )
@@ -117,7 +119,7 @@ class Site:
         scheme, trusted = ("https", f'ca_file = "{DEFAULT_CONFIG.parent}/ca.pem"\n') if self.tls else ("http", "")
         return (
             f"cluster = {_toml(self.cluster)}\n"
-            f"control_plane_urls = [{_toml(f'{scheme}://{self.address}:{self.port}')}]\n{trusted}"
+            f"control_plane_urls = [{_toml(f'{scheme}://{with_port(self.address, self.port)}')}]\n{trusted}"
             'spool = "/var/lib/understudy-agent/facts.spool"\n'
         )
 

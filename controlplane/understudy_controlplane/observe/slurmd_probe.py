@@ -7,14 +7,15 @@ nothing, so only nodes that are silent already are probed.
 from __future__ import annotations
 
 import queue
+import selectors
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
@@ -30,6 +31,9 @@ RETRY_SECONDS = 60.0
 RETRIES_DOUBLED_MAX = 6
 """... up to about an hour: behind a firewall each probe takes the whole timeout, and a fleet has thousands of nodes."""
 
+
+ADDRESSES_MAX = 3
+"""Addresses of one node that are tried: each is an open file, and so many probes run at once."""
 
 LookUp = Callable[[str, int], Sequence[Any]]
 """Signature of `socket.getaddrinfo`: its timeout is the resolver's own, of many seconds."""
@@ -48,8 +52,7 @@ def slurmd_answers(address: str, port: int, timeout_seconds: float, look_up: Loo
     hangs, the kernel accepts connections for slurmd. Refused, unreachable, unknown and too slow are all "no".
     """
     deadline = time.monotonic() + timeout_seconds
-    addresses = _addresses_of(address, port, timeout_seconds, look_up)
-    return any(_ends_a_connection(one[-1][:2], deadline) for one in addresses)
+    return _ends_a_connection(_addresses_of(address, port, timeout_seconds, look_up), deadline)
 
 
 def _addresses_of(host: str, port: int, timeout_seconds: float, look_up: LookUp) -> Sequence[Any]:
@@ -75,20 +78,27 @@ def _addresses_of(host: str, port: int, timeout_seconds: float, look_up: LookUp)
         return ()
 
 
-def _ends_a_connection(address: tuple[str, int], deadline: float) -> bool:
-    """`address`: a number, for which no name is looked up."""
-    try:
-        with socket.create_connection(address, timeout=_left(deadline)) as connection:
-            connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(_left(deadline))
-            connection.recv(1)
-    except OSError:
-        return False
-    return True
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
+def _ends_a_connection(addresses: Sequence[Any], deadline: float) -> bool:
+    """Tries all at the same time: a name may also stand for a network on which the node cannot be reached."""
+    with selectors.PollSelector() as waiting, ExitStack() as opened:
+        for family, kind, protocol, _, address in addresses[:ADDRESSES_MAX]:
+            with suppress(OSError):
+                connection = opened.enter_context(socket.socket(family, kind, protocol))
+                connection.setblocking(False)
+                connection.connect_ex(address)
+                waiting.register(connection, selectors.EVENT_WRITE)
+        while waiting.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, events in waiting.select(left):
+                connection = cast(socket.socket, key.fileobj)
+                try:
+                    if events & selectors.EVENT_READ:
+                        connection.recv(1)
+                        return True
+                    connection.shutdown(socket.SHUT_WR)  # fails where it is not connected
+                    waiting.modify(connection, selectors.EVENT_READ)
+                except OSError:
+                    waiting.unregister(connection)
+    return False
 
 
 @dataclass(frozen=True, slots=True)

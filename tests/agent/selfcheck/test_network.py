@@ -46,9 +46,9 @@ class Line:
         return send
 
 
-def run_mesh(names: list[str], slow: str = "", late: int = 0) -> Rates:
+def run_mesh(names: list[str], slow: str = "", late: int = 0, address: str = "127.0.0.1") -> Rates:
     """All nodes as threads; `slow` sends half as many bytes in a second as the others. `late`: that never come."""
-    line, host = Line(), Host(names[0], TOKEN, "127.0.0.1")
+    line, host = Line(), Host(names[0], TOKEN)
     failures: list[BaseException] = []
 
     def speed(name: str) -> Callable[[int], None]:
@@ -56,7 +56,7 @@ def run_mesh(names: list[str], slow: str = "", late: int = 0) -> Rates:
 
     def peer(name: str) -> None:
         try:
-            mesh = join(name, ("127.0.0.1", host.port), TOKEN, 20.0)
+            mesh = join(name, (address, host.port), TOKEN, 20.0)
             mesh.pace = speed(name)
             measure(mesh, 0.05, line.now)
             mesh.close()
@@ -85,8 +85,9 @@ def test_a_peer_whose_transport_is_throttled_to_half_is_named_and_the_node_under
     assert verdict.value >= verdict.mark, "what it exchanges with the third peer counts"
 
 
-def test_of_healthy_nodes_none_is_named() -> None:
-    verdict = judge(run_mesh(["n1", "n2", "n3"]), 0.95, None)
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_of_healthy_nodes_none_is_named(address: str) -> None:
+    verdict = judge(run_mesh(["n1", "n2", "n3"], address=address), 0.95, None)
     assert (verdict.slow, verdict.why) == ((), "")
 
 
@@ -153,13 +154,13 @@ def test_a_stranger_takes_no_part() -> None:
 
 @pytest.mark.patient
 def test_a_peer_joins_by_its_command_and_torch_carries_the_same_schedule() -> None:
-    host = Host("n1", TOKEN, "127.0.0.1")
+    host = Host("n1", TOKEN)
     command = [
         sys.executable,
         "-m",
         "understudy_selfcheck",
         "--join",
-        f"127.0.0.1:{host.port}",
+        f"[::1]:{host.port}",
         "--seconds",
         "0.01",
     ]
