@@ -722,6 +722,7 @@ NUMBERED = {
     "memory_banks_spent": "banks",
     "retired_pages": "pages, in the GPU's life",
     "retired_pages_pending": "yes or no",
+    "mig_mode": "yes or no",
 }
 
 

@@ -93,6 +93,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_banks_spent: Reading | None = None  # ... and with none
     retired_pages: Reading | None = None  # of its memory, which GPUs before Ampere have instead of remapped rows
     retired_pages_pending: bool | None = None  # some wait for a reset
+    mig_mode: bool | None = None  # jobs get instances of it
 
 
 class Port(msgspec.Struct, frozen=True, omit_defaults=True):

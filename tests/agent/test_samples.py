@@ -99,6 +99,17 @@ class TestGpuHistory:
         after = GpuHistory(reopened(hardware)).add(sample(gpu(0, nvlinks=17)), 1.0).gpus[0]
         assert (after.nvlinks, after.nvlinks_max) == (17, 18)
 
+    def test_a_gpu_that_is_put_into_mig_mode_has_lost_no_links(self, hardware: HardwareHistory) -> None:
+        GpuHistory(hardware).add(sample(gpu(0, nvlinks=18)), 0.0)
+        after = GpuHistory(reopened(hardware)).add(sample(gpu(0, nvlinks=0, mig_mode=True)), 1.0).gpus[0]
+        assert (after.nvlinks, after.nvlinks_max) == (0, None)
+
+    def test_a_gpu_that_is_lost_is_still_known_to_be_in_mig_mode(self, hardware: HardwareHistory) -> None:
+        history = GpuHistory(hardware)
+        history.add(sample(gpu(0, mig_mode=True), gpu(1, mig_mode=True)), 0.0)
+        after = history.add(sample(gpu(0, mig_mode=True)), 1.0).gpus
+        assert [(one.status, one.mig_mode) for one in after] == [(GpuStatus.OK, True), (GpuStatus.MISSING, True)]
+
     def test_counters_are_reported_with_their_growth(self, hardware: HardwareHistory) -> None:
         history = GpuHistory(hardware)
         for minute, replays in enumerate([100, 100, 107, 107, 5, 8]):

@@ -49,6 +49,12 @@ def test_the_ladder_is_entered_where_the_finding_says(found: OpenIncident | None
     assert rung(found) is first
 
 
+def test_a_gpu_with_instances_is_not_reset_because_a_reset_ends_them() -> None:
+    policy = b.config(repair={"enabled": True, "reset_command": "reset"}).repair
+    assert next_rung(incident(Repair.RESET_GPU), (), policy, mig=True) is Rung.REBOOT
+    assert next_rung(incident(Repair.RESTART_APP), (), policy, mig=True) is Rung.RESTART_APP
+
+
 @pytest.mark.parametrize(
     ("opened", "later", "first"),
     [

@@ -45,7 +45,8 @@ def test_a_stated_baseline_counts_instead_of_the_majority() -> None:
 def test_a_baseline_of_one_kind_of_nodes_is_for_these_alone_and_needs_no_majority() -> None:
     few = fleet(of("n1", driver="570.9"), count=2)
     gres = few.nodes["n1"].slurm.gres if few.nodes["n1"].slurm else ""
-    assert found(few, {"*": {"driver": "1"}, gres: {"driver": "580.1"}}) == [("n1", "drift.driver")]
+    for written in (gres, f"{gres}(S:0-1)"):  # as sites copy it from scontrol
+        assert found(few, {"*": {"driver": "1"}, written: {"driver": "580.1"}}) == [("n1", "drift.driver")]
     assert found(few, {"gpu:other:8": {"driver": "1"}}) == []
 
 

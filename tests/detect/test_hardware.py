@@ -13,7 +13,7 @@ from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.node import NodeState, NodeView, StoredHardwareEvent
-from understudy_controlplane.fleet.slurm import SlurmNode, gpus_of_gres
+from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
@@ -96,31 +96,12 @@ class TestGpuSet:
         assert (finding.evidence.shown()["uuid"], finding.evidence.shown()["replaced_uuid"]) == ("GPU-1", "GPU-old")
 
     def test_fewer_gpus_than_slurm_has_make_the_node_suspect(self) -> None:
-        slurm = b.slurm_node("n3")
-        node = b.node("n3", slurm=replace(slurm, gres="gpu:h100:8(S:0-1)"), gpus=tuple(b.gpu(i) for i in range(7)))
+        node = b.node("n3", slurm=eight_gpus("n3"), gpus=tuple(b.gpu(i, mig_mode=False) for i in range(7)))
         assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "gpus.too_few")]
-        assert findings(b.snapshot(node), gpus_per_node=7) == []
 
     def test_a_node_without_gpus_in_slurm_or_whose_agent_reads_none_is_not_judged_by_it(self) -> None:
-        assert findings(b.snapshot(b.node("n3", gpus_readable=none_since(600.0))), gpus_per_node=8) == []
+        assert findings(b.snapshot(b.node("n3", gpus_readable=none_since(600.0)))) == []
         assert findings(b.snapshot(b.node("n3", slurm=eight_gpus("n3")))) == []
-
-    @pytest.mark.parametrize(
-        ("gres", "count"),
-        [
-            ("gpu:8", 8),
-            ("gpu:h100:8(S:0-1)", 8),
-            ("gpu:a100:4,gpu:v100:2", 6),
-            ("nic:2,gpu:8", 8),
-            ("gpu:1g.10gb:56", 0),
-            ("gpu:h100:7,gpu:h100_1g.10gb:7", 0),
-            ("shard:32", 0),
-            ("(null)", 0),
-            ("", 0),
-        ],
-    )
-    def test_how_many_gpus_a_gres_means(self, gres: str, count: int) -> None:
-        assert gpus_of_gres(gres) == count
 
 
 MISMATCH = "NVML cannot be used: Driver/library version mismatch (NVML error 18)"

@@ -939,7 +939,7 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     submitted = scripts(rehearsal, monkeypatch)
     rehearsal.fake.cancel(rehearsal.hungry)
     for name in ("n1", "n5", "n6"):
-        rehearsal.gpus[name] = [b.gpu(0, nvlinks=17, nvlinks_max=18)]
+        rehearsal.gpus[name] = [b.gpu(0, nvlinks=17, nvlinks_max=18, mig_mode=False)]
     rehearsal.fake.job_ends_as["n6"] = "FAILED"
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)

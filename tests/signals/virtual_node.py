@@ -351,6 +351,7 @@ def healthy_gpu(node: str, index: int) -> Gpu:
         memory_banks_low=0,
         memory_banks_spent=0,
         recovery_action=0,
+        mig_mode=False,
         pcie_generation=5,
         pcie_generation_max=5,
         pcie_width=16,

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 import pynvml
 import pytest
 
-from tests import PYTHON_PATH
+from tests import PYTHON_PATH, REPOSITORY
 from tests.testbed import fake_nvml
 from tests.testbed.fake_nvml import (
     A100,
@@ -336,6 +337,19 @@ def test_with_mig_there_is_no_word_of_remapped_rows(reader: Reader, gpus: FakeGp
     gpus.write(shaped_node("n1", H100, **WITH_MIG))
     gpu = reader.read().gpus[0]
     assert (gpu.status, gpu.remapped_rows_pending, gpu.utilization_percent) == (GpuStatus.OK, None, None)
+    assert gpu.mig_mode is True
+
+
+def test_a_gpu_without_memory_of_its_own_and_with_fewer_links_than_nvml_knows_is_well(
+    reader: Reader, gpus: FakeGpus
+) -> None:
+    """GB10 has no memory information (leptonai/gpud issue 1170, XuehaiPan/nvitop issue 208), and NVML returns
+    INVALID_ARGUMENT above a GPU's last link (NVIDIA/TensorRT-LLM issue 17060).
+    """
+    results = tomllib.loads((REPOSITORY / "tests/data/world/gres/gb10.toml").read_text())
+    gpus.write(shaped_node("n1", B200, 1, errors=failing(**results)))
+    (gpu,) = reader.read().gpus
+    assert (gpu.status, gpu.error, gpu.memory_total_bytes, gpu.nvlinks) == (GpuStatus.OK, "", None, 18)
 
 
 READ_EACH_TIME = (
@@ -352,6 +366,7 @@ def test_retired_pages_are_read_of_gpus_that_have_them(reader: Reader, gpus: Fak
     gpus.write(shaped_node("n1", V100, 1, retired_pages=3, retired_pages_pending=1))
     (gpu,) = reader.read().gpus
     assert (gpu.retired_pages, gpu.retired_pages_pending, gpu.remapped_rows_pending) == (3, True, None)
+    assert gpu.mig_mode is False
 
 
 def test_every_gpu_is_whole_under_every_driver(reader: Reader, gpus: FakeGpus) -> None:

@@ -60,7 +60,7 @@ class GpuHistory:
 
     def _remember(self, gpu: Gpu) -> None:
         seen = self._hardware.seen
-        new = Gpu(gpu.index, GpuStatus.OK, gpu.uuid, gpu.bus_id, gpu.serial, gpu.name)
+        new = Gpu(gpu.index, GpuStatus.OK, gpu.uuid, gpu.bus_id, gpu.serial, gpu.name, mig_mode=gpu.mig_mode)
         before = [one for one in seen.gpus.values() if one.bus_id == gpu.bus_id and gpu.bus_id]
         for old in before:
             if old.uuid != gpu.uuid or (old.serial and gpu.serial and old.serial != gpu.serial):
@@ -81,7 +81,8 @@ class GpuHistory:
             else self.slowed.add(uuid, now, bool(reasons & HARDWARE_SLOWDOWN)),
             pcie_replays_recent=self._replays.add(uuid, now, gpu.pcie_replays),
             nvlink_errors_recent=self._link_errors.add(uuid, now, gpu.nvlink_errors),
-            nvlinks_max=None if gpu.nvlinks is None else self._hardware.seen.nvlinks[uuid],
+            # A GPU in MIG mode uses no links.
+            nvlinks_max=None if gpu.nvlinks is None or gpu.mig_mode else self._hardware.seen.nvlinks[uuid],
             replaced_uuid=self._hardware.seen.replaced.get(uuid, ""),
         )
 
@@ -108,5 +109,5 @@ class GpuHistory:
 
     @staticmethod
     def _unreadable(gpu: Gpu, error: str) -> Gpu:
-        bare = Gpu(gpu.index, GpuStatus.UNREADABLE, gpu.uuid, gpu.bus_id, gpu.serial, gpu.name)
+        bare = Gpu(gpu.index, GpuStatus.UNREADABLE, gpu.uuid, gpu.bus_id, gpu.serial, gpu.name, mig_mode=gpu.mig_mode)
         return replace(bare, error=error[:TEXT_CHARACTERS_MAX])

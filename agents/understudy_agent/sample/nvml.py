@@ -258,6 +258,17 @@ def _memory_banks(handle: Handle) -> Fields:
     return {"memory_banks_low": int(banks.low), "memory_banks_spent": int(banks.none)}
 
 
+def _mig_mode(handle: Handle) -> bool:
+    """GPUs and drivers that do not know of it have no instances."""
+    try:
+        mode, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as error:
+        if error.value not in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+            raise
+        return False
+    return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
 def _retired_pages(handle: Handle) -> Fields:
     """GPUs before Ampere have them."""
     causes = (
@@ -306,7 +317,7 @@ def _fabric(handle: Handle) -> Fields:
     return {"fabric_state": int(info.state), "fabric_status": int(info.status), "fabric_health": int(info.healthMask)}
 
 
-_IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name", "board_part_number"})
+_IDENTITY_KEYS = frozenset({"uuid", "bus_id", "serial", "name", "board_part_number", "mig_mode"})
 
 
 def _clock_event_reasons(handle: Handle) -> Fields:
@@ -342,6 +353,7 @@ READINGS: tuple[Reading, ...] = (
         SLOW_SECONDS,
         lambda h: _text(pynvml.nvmlDeviceGetBoardPartNumber(h), PART_NUMBER_CHARACTERS_MAX).strip(),
     ),
+    _one("mig_mode", SLOW_SECONDS, _mig_mode),
     _one("sm_clock_max_mhz", SLOW_SECONDS, lambda h: int(pynvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_SM))),
     _one("power_limit_watts", SLOW_SECONDS, lambda h: pynvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000),
     Reading("memory", SLOW_SECONDS, _memory),

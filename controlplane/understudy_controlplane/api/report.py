@@ -16,7 +16,7 @@ from understudy_controlplane.decide.observed import records
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs
 from understudy_controlplane.fleet.durations import DAY_SECONDS
-from understudy_controlplane.fleet.slurm import gpus_of_gres
+from understudy_controlplane.fleet.gpu import whole_gpus
 from understudy_controlplane.store.history import HistoryStore
 from understudy_controlplane.store.report import ReportStore
 
@@ -98,12 +98,12 @@ def document(report: FleetReport) -> Document:
 
 
 def gpus_of(deps: ReadDependencies) -> Callable[[str], int]:
-    """How many GPUs a node has: as configured, else by its Gres, else as most others; 1 where nothing is known."""
-    snapshot, configured = deps.pulse.snapshot, deps.current.config.hardware.gpus_per_node
+    """How many GPUs a node has; where nothing is known of it, as many as the largest, or 1."""
+    snapshot = deps.pulse.snapshot
     views = snapshot.nodes if snapshot is not None else {}
-    of_gres = {name: gpus_of_gres(view.slurm.gres) if view.slurm else 0 for name, view in views.items()}
-    usual = configured or max(of_gres.values(), default=0) or 1
-    return lambda node: configured or of_gres.get(node) or usual
+    known = {name: whole_gpus(view.gpus, view.slurm.gres if view.slurm else "") for name, view in views.items()}
+    usual = max(known.values(), default=0) or 1
+    return lambda node: known.get(node) or usual
 
 
 def _history(deps: ReadDependencies, span: Span, incidents: dict[str, int]) -> History:

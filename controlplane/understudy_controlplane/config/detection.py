@@ -163,11 +163,6 @@ class Xid(Section):
 class Hardware(Section):
     FIXED = frozenset({"port_flaps", "together_nodes", "together_share", "nvml_silent_seconds"})
 
-    gpus_per_node: int = Field(
-        0,
-        ge=0,
-        description="GPUs that every node with GPUs should show. 0: as many as Slurm's Gres gives for the node.",
-    )
     ports_per_node: int = Field(
         0,
         ge=0,

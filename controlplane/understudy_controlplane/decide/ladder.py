@@ -35,14 +35,18 @@ def first_rung(incident: OpenIncident | None) -> Rung:
     return max((first, *(RUNGS[later] for later in incident.asked)), key=LADDER.index)
 
 
-def next_rung(incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair) -> Rung:
-    """Upwards only: never below the highest that was tried within the week. `attempts` are the node's own of it."""
+def next_rung(
+    incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair, *, mig: bool = False
+) -> Rung:
+    """Upwards only: never below the highest that was tried within the week. `attempts` are the node's own of it.
+    `mig`: a reset would end the instances of its GPUs, which services make at boot.
+    """
     tried = [one.rung for one in attempts if one.rung is not None and _counts(one)]
     lowest = max(
         [LADDER.index(first_rung(incident)), *(LADDER.index(rung) for rung in tried if rung != Rung.MANUAL_REPAIR)]
     )
     for rung in LADDER[lowest:]:
-        if rung is Rung.MANUAL_REPAIR or tried.count(rung) < _most(rung, policy):
+        if rung is Rung.MANUAL_REPAIR or tried.count(rung) < _most(rung, policy, mig):
             return rung
     return Rung.MANUAL_REPAIR
 
@@ -54,11 +58,11 @@ def _counts(attempt: RepairAttempt) -> bool:
     )
 
 
-def _most(rung: Rung, policy: Repair) -> int:
+def _most(rung: Rung, policy: Repair, mig: bool) -> int:
     if rung is Rung.RESTART_APP:
         return 1
     if rung is Rung.RESET_GPU:
-        return policy.resets_max if policy.reset_command else 0
+        return policy.resets_max if policy.reset_command and not mig else 0
     return policy.reboots_max if policy.reboot else 0
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.gres import gpus_of_gres
 from understudy_controlplane.fleet.job import Job, group_sizes
-from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import Topology
 from understudy_wire.parallelism import (

@@ -273,7 +273,7 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         words = f"its {tried[-1].rung or tried[-1].kind} was {tried[-1].outcome}"
         yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.cancelled", words, evidence)
         return
-    rung = ladder.next_rung(incident, tried, config.repair)
+    rung = ladder.next_rung(incident, tried, config.repair, mig=node.in_mig_mode)
     if ladder.died(incident) and rung is not Rung.MANUAL_REPAIR:
         answers = slurm.responding and node.slurmd_silent_since is None and (node.heard_at or 0.0) > record.since
         waited = snapshot.now - record.since

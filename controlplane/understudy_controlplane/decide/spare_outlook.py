@@ -113,7 +113,7 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
         yield "its agent does not report"
     if node.service is not Service.USABLE:
         yield "Slurm cannot use it now"
-    if lacks_gpus(node, config.hardware):
+    if lacks_gpus(node):
         yield "NVML can read fewer GPUs than it has"
     if is_blocked(snapshot, node.name, config.signals):
         yield f"{snapshot.threats_to[node.name][0].words}: no spare is taken from there"

@@ -291,7 +291,7 @@ def is_fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
         (node.state is NodeState.IN_SERVICE or on_probation)
         and node.heard_at is not None
         and node.service is Service.USABLE
-        and not lacks_gpus(node, config.hardware)
+        and not lacks_gpus(node)
         and not is_blocked(snapshot, node.name, config.signals)
         and node.name not in snapshot.without_fabric
         and node.name not in snapshot.under_maintenance

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from understudy_controlplane.detect.common_cause import bears_witness
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gres import alike
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 
@@ -28,12 +29,13 @@ Baseline = Mapping[str, Mapping[str, str]]
 
 
 def drift(snapshot: Snapshot, baseline: Baseline) -> Iterator[Finding]:
-    alike: defaultdict[str, list[NodeView]] = defaultdict(list)
+    by_gres: defaultdict[str, list[NodeView]] = defaultdict(list)
     for node in snapshot.nodes.values():
         if node.slurm is not None and bears_witness(node):
-            alike[node.slurm.gres].append(node)
-    for gres, nodes in alike.items():
-        stated = {**baseline.get(EVERY_NODE, {}), **baseline.get(gres, {})}
+            by_gres[node.slurm.gres].append(node)
+    of_gres = {alike(text): versions for text, versions in baseline.items()}
+    for gres, nodes in by_gres.items():
+        stated = {**baseline.get(EVERY_NODE, {}), **of_gres.get(gres, {})}
         if stated:
             yield from _of_baseline(nodes, stated)
         if len(nodes) >= NODES_MIN and len({*map(_reported, nodes)}) > 1:

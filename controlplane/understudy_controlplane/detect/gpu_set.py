@@ -14,9 +14,8 @@ from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import fault_or_at_job_end
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
-from understudy_controlplane.fleet.gpu import nvml_error
+from understudy_controlplane.fleet.gpu import nvml_error, whole_gpus
 from understudy_controlplane.fleet.node import NodeView
-from understudy_controlplane.fleet.slurm import gpus_of_gres, has_gpus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 from understudy_wire.hardware import Gpu, GpuStatus
@@ -74,17 +73,14 @@ def gpu_in_set(snapshot: Snapshot, node: NodeView, gpu: Gpu, policy: Hardware) -
         )
 
 
-def expected_gpus(node: NodeView, policy: Hardware) -> int:
-    """GPUs that the site or Slurm states, and no fewer than were seen in this boot. 0: a node without GPUs."""
-    gres = node.slurm.gres if node.slurm is not None else ""
-    if not node.gpus and not has_gpus(gres):
-        return 0
-    return max(len(node.gpus), policy.gpus_per_node or gpus_of_gres(gres) or 1)
+def expected_gpus(node: NodeView) -> int:
+    """0: a node without GPUs."""
+    return whole_gpus(node.gpus, node.slurm.gres if node.slurm is not None else "")
 
 
-def lacks_gpus(node: NodeView, policy: Hardware) -> bool:
+def lacks_gpus(node: NodeView) -> bool:
     """NVML can read fewer GPUs at this moment than the node has: it must not become a gang's spare."""
-    return node.gpus_readable is not None and node.gpus_readable.count < expected_gpus(node, policy)
+    return node.gpus_readable is not None and node.gpus_readable.count < expected_gpus(node)
 
 
 def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Finding]:
@@ -92,10 +88,10 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
     is nearly always its driver. A driver that does not answer is judged by itself (`detect.driver`).
     """
     unreadable = [gpu for gpu in node.gpus if gpu.status is GpuStatus.UNREADABLE]
-    if not lacks_gpus(node, policy) or node.nvml_silent_seconds or (node.gpus and not unreadable):
+    if not lacks_gpus(node) or node.nvml_silent_seconds or (node.gpus and not unreadable):
         return
     assert node.gpus_readable is not None
-    expected, count = expected_gpus(node, policy), node.gpus_readable.count
+    expected, count = expected_gpus(node), node.gpus_readable.count
     since = node.gpus_readable.fewer_since(len(node.gpus) or expected)
     if now - since < policy.gpu_unreadable_seconds:
         return
@@ -124,9 +120,9 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
     )
 
 
-def too_few_gpus(node: NodeView, policy: Hardware) -> Iterator[Finding]:
+def too_few_gpus(node: NodeView) -> Iterator[Finding]:
     """Missing since before the node booted, so that its agent has never seen them."""
-    expected = policy.gpus_per_node or (gpus_of_gres(node.slurm.gres) if node.slurm else 0)
+    expected = expected_gpus(node)
     if expected > len(node.gpus) > 0:
         yield Finding(
             Signal.HEALTH_SUSPECTED,

@@ -237,6 +237,11 @@ class NodeView:
         return self.heard_at is not None or self.record.agent_seen_at is not None
 
     @property
+    def in_mig_mode(self) -> bool:
+        """A GPU of it is split into instances, which end with its reset."""
+        return any(gpu.mig_mode for gpu in self.gpus)
+
+    @property
     def has_port_down(self) -> bool:
         """A fabric port that was in use since the node booted is down."""
         return any(port.was_active and port.down_seconds is not None for port in self.ports)

@@ -9,44 +9,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 
 SWITCHED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"})
 """States of power saving: off, about to be, or booting."""
 
 OFF_OR_REBOOTING = SWITCHED_OFF | {"REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "FUTURE"}
 MAINTENANCE = frozenset({"MAINT", "MAINTENANCE"})
-
-_GPUS = re.compile(r"(?:^|,)gpu(?::(?P<kind>[^:,(]+))?:(?P<count>\d+)(?=[(,]|$)")
-
-
-@lru_cache(maxsize=1024)  # asked of every node at every tick, and a fleet has few kinds of them
-def gpus_of_gres(gres: str) -> int:
-    """How many whole GPUs Slurm has for the node; 0: it shows none. MIG instances have names such as "1g.10gb"."""
-    found = list(_GPUS.finditer(gres))
-    if any("g." in (match["kind"] or "") for match in found):
-        return 0
-    return sum(int(match["count"]) for match in found)
-
-
-@lru_cache(maxsize=1024)
-def has_gpus(gres: str) -> bool:
-    """True if Slurm has GPUs, or instances of GPUs, for the node."""
-    return _GPUS.search(gres) is not None
-
-
-SHARES_OF_GPUS = ("mps", "shard")
-
-
-def gres_for_job(gres: str) -> str:
-    """What a job asks for that is to have all of a node's Gres. Of GPUs and shares of them Slurm gives a job one or the
-    other, and refuses one that asks for both (gres.c, gres_job_state_validate). It knows neither the sockets nor
-    "no_consume" in a job's request, and shows both of a node.
-    """
-    found = re.sub(r"\([^)]*\)|:no_consume", "", gres).split(",")
-    names = {one.partition(":")[0] for one in found}
-    return ",".join(one for one in found if "gpu" not in names or one.partition(":")[0] not in SHARES_OF_GPUS)
-
 
 MEMORY_ALIKE = 0.95
 """Share of another node's memory that a node of the same kind has at least: where sites take RealMemory from
@@ -83,7 +51,7 @@ class SlurmNode:
     reason: str = ""
     reason_user: str = ""
     reason_at: int = 0  # seconds since the epoch; part of the proof of ownership
-    gres: str = ""
+    gres: str = ""  # as `fleet.gres.alike` writes it: "gpu:h100:8,nic:4"
     features: frozenset[str] = frozenset()  # active ones: what jobs can ask for
     weight: int = 1  # of nodes that suit a job, Slurm gives it those of the lowest weight
     cpus: int = 0  # as `memory_mb` and `tmp_disk_mb`, as Slurm has it; 0: not known

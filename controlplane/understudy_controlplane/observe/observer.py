@@ -12,6 +12,7 @@ from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill, is_drill
 from understudy_controlplane.fleet.durations import HOUR_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.gang import LAST_STEPS_SECONDS, Gang
+from understudy_controlplane.fleet.gres import gpus_of_gres
 from understudy_controlplane.fleet.job import Job, JobKey, LastAttempt
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
@@ -488,12 +489,12 @@ def nodes_without_gpus(slurm: Mapping[str, SlurmNode], heard: Mapping[str, Heard
     """Nodes for which Slurm counts no GPUs, although it does for others, and whose agent has read neither a GPU nor a
     driver. Containers on one host share a kernel log, so that a node may have lines of another one's GPUs.
     """
-    if not any("gpu" in node.gres for node in slurm.values()):
+    if not any(gpus_of_gres(node.gres) for node in slurm.values()):
         return frozenset()
     return frozenset(
         name
         for name, one in heard.items()
-        if name in slurm and "gpu" not in slurm[name].gres and not one.report.gpus and not one.report.driver_version
+        if name in slurm and not (gpus_of_gres(slurm[name].gres) or one.report.gpus or one.report.driver_version)
     )
 
 

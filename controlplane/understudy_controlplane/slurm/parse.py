@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from understudy_controlplane.fleet.gres import alike
 from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
@@ -358,7 +359,7 @@ def _node(record: str) -> SlurmNode:
         reason=reason["text"] if reason else _value(record, "Reason") or "",
         reason_user=reason["user"] if reason else "",
         reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
-        gres=_value(own_part, "Gres") or "",
+        gres=alike(_value(own_part, "Gres") or ""),
         features=frozenset(_list(_value(own_part, "ActiveFeatures") or "")),
         weight=_integer(_value(own_part, "Weight") or "1", record),
         cpus=_integer(_value(own_part, "CPUTot") or "0", record),

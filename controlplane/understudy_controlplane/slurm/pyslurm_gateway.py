@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from understudy_controlplane.fleet.gres import alike
 from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.slurm import (
     PENDING_STATES,
@@ -322,7 +323,7 @@ def _node(one: _Node) -> SlurmNode:
         one.reason,
         one.reason_user,
         one.reason_at,
-        one.gres,
+        alike(one.gres),
         one.features,
         one.weight,
         one.cpus,

@@ -116,6 +116,7 @@ class FakeGpu:
     banks_spent: int | None = 0
     retired_pages: int | None = None
     retired_pages_pending: int | None = None
+    mig_mode: int | None = 0
     recovery_action: int | None = 0
     pcie_generation: int | None = 5
     pcie_generation_max: int | None = 5
@@ -210,6 +211,7 @@ L40S = Shape(
         "nvlinks": None,
         "nvlinks_up": None,
         "architecture": ADA,
+        "mig_mode": None,
         "fabric_state": None,
     },
 )
@@ -258,6 +260,7 @@ V100 = Shape(
         "nvlinks": 6,
         "nvlinks_up": 6,
         "architecture": VOLTA,
+        "mig_mode": None,
         "fabric_state": None,
         "sram_threshold_exceeded": None,
         "remapped_pending": None,
@@ -307,6 +310,7 @@ WITH_MIG: dict[str, Any] = {
     "banks_low": None,
     "banks_spent": None,
     "utilization_percent": None,
+    "mig_mode": 1,
 }
 """What a GPU with MIG instances does not report."""
 

@@ -101,6 +101,7 @@ enum number {
     HANG,
     RETIRED_PAGES,
     RETIRED_PAGES_PENDING,
+    MIG_MODE,
     NUMBER_COUNT
 };
 
@@ -112,7 +113,7 @@ static const char *const NUMBERS[NUMBER_COUNT] = {
     "pcie_replays", "pci_device_id", "power_limit_milliwatts", "power_violation_nanoseconds",
     "thermal_violation_nanoseconds", "sram_threshold_exceeded", "nvlinks", "nvlinks_up", "nvlink_crc_errors",
     "nvlink_replays", "nvlink_rcv_errors", "architecture", "fabric_state", "fabric_status", "fabric_health", "event_kinds", "hang",
-    "retired_pages", "retired_pages_pending",
+    "retired_pages", "retired_pages_pending", "mig_mode",
 };
 
 enum text { UUID, BUS_ID, SERIAL, NAME, BOARD_PART_NUMBER, VBIOS, TEXT_COUNT };
@@ -655,6 +656,12 @@ int nvmlDeviceGetRetiredPages(struct device *device, int cause, unsigned int *co
 
 int nvmlDeviceGetRetiredPagesPendingStatus(struct device *device, unsigned int *pending) {
     return read_number(device, RETIRED_PAGES_PENDING, pending);
+}
+
+int nvmlDeviceGetMigMode(struct device *device, unsigned int *current, unsigned int *pending) {
+    int result = read_number(device, MIG_MODE, current);
+    if (result == SUCCESS) *pending = *current;
+    return result;
 }
 
 enum { HOPPER = 9, BLACKWELL = 10 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from understudy_controlplane.fleet.custody import boot_given_up, in_slurm
+from understudy_controlplane.fleet.gres import gpus_of_gres, gres_for_job
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     ManualRepairPlan,
@@ -13,7 +14,7 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
     ValidationPlan,
 )
-from understudy_controlplane.fleet.slurm import JobRequest, Service, SlurmJob, SlurmNode, gres_for_job
+from understudy_controlplane.fleet.slurm import JobRequest, Service, SlurmJob, SlurmNode
 from understudy_controlplane.recover.step import Done, Failed, Observation, Step, StepContext, Todo, Wait, nothing_to_do
 from understudy_controlplane.recover.steps.pool import POOL_MINUTES
 from understudy_controlplane.recover.steps.script import (
@@ -229,8 +230,8 @@ def validate(context: StepContext, slurm: Slurm) -> None:
     node = _node(context)
     plan, policy = context.plan_as(ValidationPlan), context.config.validation
     network = _network(context, plan, node) if node is not None else None
-    ports = context.config.hardware.ports_per_node
-    script = validation_script(policy, node.gres if node else "", plan.hours, plan.suspect, network, ports)
+    ports = context.config.hardware.ports_per_node if node is not None and gpus_of_gres(node.gres) else 0
+    script = validation_script(policy, plan.gpus, plan.hours, plan.suspect, network, ports)
     _submit(context, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.config import Repair, RunStages, Validation
-from understudy_controlplane.fleet.slurm import gpus_of_gres
 from understudy_wire.stages import Stage, StageName, toml_of
 
 NOTHING_CHECKED = 3
@@ -83,7 +82,7 @@ class Network:
 
 def validation_script(
     policy: Validation,
-    gres: str,
+    gpus: int,
     hours: float = 0.0,
     suspect: bool = False,
     network: Network | None = None,
@@ -91,9 +90,9 @@ def validation_script(
 ) -> str:
     """Every part is run, also after one that failed: the administrator who repairs the node needs all results. With
     `hours` it is repeated for that time, until a round fails. The network of a burn-in has a job of its own, once the
-    nodes beside it are done as well. `ports`: fabric ports that have to be up; 0: not checked.
+    nodes beside it are done as well. `gpus`: whole ones, which all have to compute; 0: none, or MIG instances.
+    `ports`: fabric ports that have to be up; 0: not checked.
     """
-    gpus = gpus_of_gres(gres)
     parts: list[str] = []
     if policy.selfcheck:
         program = shlex.quote(shlex.split(policy.selfcheck)[0])
@@ -112,7 +111,7 @@ def validation_script(
         )
     if gpus and policy.dcgm_level:
         parts.append(f"if has dcgmi; then part 'dcgmi diag -r {policy.dcgm_level}'\nelse absent dcgmi; fi\n")
-    if "gpu" in gres and ports:
+    if ports:
         parts.append(f"look 'ports {ports}'\n")
     if policy.command:
         parts.append(f"part {shlex.quote(policy.command)}\n")
