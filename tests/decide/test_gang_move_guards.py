@@ -109,6 +109,21 @@ class TestManyGangsThatStopTogether:
         tables = {**patient, jobs[0].key: snapshot.progress.tables[jobs[0].key]}
         assert [one.row for one in decided(b.changed(snapshot, tables=tables))] == [106, 70]
 
+    @pytest.mark.parametrize(("stepped_seconds", "moves"), [(OUTAGE_SECONDS, False), (OUTAGE_SECONDS - 200, True)])
+    def test_no_gang_is_restarted_before_others_show_whether_they_stopped_with_it(
+        self, stepped_seconds: float, moves: bool
+    ) -> None:
+        """They are used to longer pauses. One that has made a step since then has not stopped."""
+        jobs = jobs_of(3)
+        snapshot = fleet(jobs, [OUTAGE_SECONDS, stepped_seconds, stepped_seconds])
+        used_to = {
+            key: replace(table, longest_pause_seconds=OUTAGE_SECONDS + 100)
+            for key, table in snapshot.progress.tables.items()
+        }
+        tables = {**used_to, jobs[0].key: snapshot.progress.tables[jobs[0].key]}
+        decisions = decided(b.changed(snapshot, tables=tables))
+        assert [one.row for one in decisions] == [102 if moves else 104]
+
     @pytest.mark.parametrize(
         ("pause_seconds", "limits", "limit_seconds"),
         [(1200.0, {}, 1800.0), (2.0, {"seconds_min": 30, "first_step_seconds": 90}, 30.0)],

@@ -228,6 +228,18 @@ def test_a_gang_that_this_round_gives_new_nodes_is_not_lost() -> None:
     assert NeedKind.GANG_NOT_BACK not in kinds(pending(out("n3"), spare, spares=("n8",), lost_gangs=(failed,)))
 
 
+def test_a_job_whose_owner_opts_out_in_the_middle_of_its_move_is_not_lost_in_silence() -> None:
+    """Understudy has ended its attempt, and changes it no more."""
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 900, (), ended_at=b.NOW, outcome="over: FAILED")
+    left = b.job(managed=False, state="FAILED", comment="")
+    (need,) = [one for one in found(b.snapshot(out("n3"), jobs=[left], lost_gangs=(failed,)))][:1]
+    assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.GANG_NOT_BACK, "job 7", True)
+    assert "Slurm shows it as FAILED" in need.why
+
+
 def test_a_rule_over_its_budget_is_one_need_for_all_nodes_that_it_holds_back() -> None:
     """Since the first node that it took out within a day, also after a restart of the control plane."""
     taken = tuple(Quarantine(b.NOW - 4000 + i, f"n{i + 10}", "xid.79") for i in range(12))

@@ -344,12 +344,12 @@ def _is_away(node: NodeView) -> bool:
 
 
 def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
-    """Gangs whose attempt was ended for a move that has failed since, and that pend, or were lost. `moving`: those that
-    get nodes all the same, also by a decision of this round.
+    """Gangs whose attempt was ended for a move that has failed since, and that pend, or were lost: also one whose owner
+    has opted out meanwhile. `moving`: those that get nodes all the same, also by a decision of this round.
     """
     for recovery in snapshot.history.lost_gangs:
         job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
-        if job is None or not job.managed or job.key in moving:
+        if job is None or job.key in moving:
             continue
         ended_at = recovery.ended_at or 0.0
         why, command = _why_not_back(job.slurm, ended_at + snapshot.slurm.ahead_seconds)

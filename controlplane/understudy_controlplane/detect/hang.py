@@ -64,8 +64,10 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         stopped_at = standing.stopped_at(table.job, since)
         together = standing.with_gang(table.job, stopped_at)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
-        if together is None or table.job in explained:
+        if table.job in explained:
             yield from found
+        elif together is None:
+            yield from [_undecided(found[0], nodes)] if standing.may_be_with_gang(table.job, stopped_at) else found
         else:
             one = _with_others(found[0], nodes, together)
             yield one
@@ -94,6 +96,12 @@ class _Standing:
         before = [(one.table, one.at) for one in snapshot.suspended.values()]
         self._before = self._standing(before, explained)
         since = self._standing(tables, explained) | self._before
+        self._pausing = {
+            table.job: _still_since(table, snapshot)
+            for table, _ in tables
+            if self._counts(table, explained) and table.job not in since
+        }
+        """Since when, of those that make progress or have paused no longer than before."""
         managed = {table.job for table, _ in tables if self._counts(table, explained)} | self._before.keys()
         self._users = {snapshot.jobs[key].slurm.user for key in managed}
         self._running = len(managed)
@@ -120,16 +128,32 @@ class _Standing:
 
     def with_gang(self, key: JobKey, since: float) -> HangDetail | None:
         """What those are that stopped when this one did; None: nothing that they share is the cause."""
-        job = self._snapshot.jobs[key]
-        first = bisect_left(self._since, since - TOGETHER_SECONDS)
-        end = bisect_right(self._since, since + TOGETHER_SECONDS)
-        users, mass = self._group(first, end)
-        if not job.managed or max(self._witnesses(users), users[job.slurm.user]) < self._policy.together_gangs:
+        users, mass = self._stopped_with(since)
+        if not self._are_enough(users, key):
             return None
-        return HangDetail(together=end - first, mass=mass, user=next(iter(users)) if len(users) == 1 else "")
+        return HangDetail(together=users.total(), mass=mass, user=next(iter(users)) if len(users) == 1 else "")
+
+    def may_be_with_gang(self, key: JobKey, since: float) -> bool:
+        """True if enough others have made no step since this one stopped, though some pause no longer than before: they
+        make one soon, or count as standing.
+        """
+        late = min(TOGETHER_SECONDS, STANDING_SHARE * self._policy.seconds_min)
+        pausing = [one for one, at in self._pausing.items() if since - TOGETHER_SECONDS <= at <= since + late]
+        if not pausing:
+            return False
+        users = self._stopped_with(since)[0] + Counter(self._snapshot.jobs[one].slurm.user for one in pausing)
+        return self._are_enough(users, key)
 
     def is_mass(self) -> bool:
         return self._group(0, len(self._jobs))[1]
+
+    def _stopped_with(self, since: float) -> tuple[Counter[str], bool]:
+        first = bisect_left(self._since, since - TOGETHER_SECONDS)
+        return self._group(first, bisect_right(self._since, since + TOGETHER_SECONDS))
+
+    def _are_enough(self, users: Counter[str], key: JobKey) -> bool:
+        job = self._snapshot.jobs[key]
+        return job.managed and max(self._witnesses(users), users[job.slurm.user]) >= self._policy.together_gangs
 
     def _group(self, first: int, end: int) -> tuple[Counter[str], bool]:
         """Group counted once: most gangs that stopped together share it."""
@@ -268,6 +292,12 @@ def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang, until: f
     patience = patience_seconds(_starting(table) if _starts(table, snapshot) else table, policy)
     least = max(table.longest_pause_seconds, min(TOGETHER_SECONDS, STANDING_SHARE * policy.seconds_min))
     return since if until - since > min(least, STANDING_SHARE * patience) else None
+
+
+def _undecided(finding: Finding, nodes: Sequence[str]) -> Finding:
+    """A gang of which only the next steps of others, or their absence, show whether it is alone."""
+    summary = f"{finding.summary}; other gangs have made no step since then either, and still may"
+    return replace(finding, signal=Signal.GANG_STILL, rule="hang.still", node="", nodes=tuple(nodes), summary=summary)
 
 
 def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> Finding:
