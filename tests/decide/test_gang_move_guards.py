@@ -17,7 +17,7 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.decide.plans import launcher_restart_plan
 from understudy_controlplane.detect import detect
-from understudy_controlplane.fleet.decision import Action, Because, Decision
+from understudy_controlplane.fleet.decision import Action, Because, Decision, Quarantine
 from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
@@ -563,3 +563,37 @@ class TestAPartitionThatIsDown:
     def test_a_gang_that_failed_by_itself_has_nothing_to_lose(self) -> None:
         failed = self.lose("train", {"train": "DOWN"}, state="COMPLETING", reason="NonZeroExitCode")
         assert failed.because is not Because.PARTITION_DOWN
+
+
+class TestARuleOverItsBudget:
+    """It may be wrong, and no gang is moved for it. One that is ended anyway does not start on its nodes again."""
+
+    TAKEN = tuple(Quarantine(b.NOW - 4000 + i, f"n{i + 10}", "xid.79") for i in range(12))
+    CONFIG = b.config(guards={"breaker_nodes_min": 50}, spares={"no_spare": "wait"})
+    ACCUSED = b.node("n2", events=(b.xid_event("n2", 79),))
+    HANG = Finding(Signal.GANG_HUNG_UNNAMED, "hang.gang", "", b.NOW - 600, "no step has ended", job=b.job().key)
+
+    def plans(self, *more: Finding, spares: Sequence[str], node: NodeView | None = None) -> list[PoolSwapPlan]:
+        nodes = (self.ACCUSED, *((node,) if node is not None else ()))
+        seen = b.snapshot(*nodes, jobs=[b.job()], spares=spares, quarantines=self.TAKEN)
+        found = decide(seen, [*detect(seen, self.CONFIG), *more], self.CONFIG)
+        return [one.plan for one in found if isinstance(one.plan, PoolSwapPlan)]
+
+    def test_moves_no_gang_by_itself(self) -> None:
+        assert self.plans(spares=("n6",)) == []
+
+    @pytest.mark.parametrize(("spares", "seats"), [(("n6",), {"n1", "n3", "n4", "n6"}), ((), {"n1", "n2", "n3", "n4"})])
+    def test_a_gang_that_is_restarted_leaves_it_where_there_is_a_spare(
+        self, spares: tuple[str, ...], seats: set[str]
+    ) -> None:
+        (plan,) = self.plans(self.HANG, spares=spares)
+        assert (set(plan.seats), plan.nodes) == (seats, ())
+
+    @pytest.mark.parametrize(
+        ("spares", "seats"), [(("n6", "n7"), {"n1", "n4", "n6", "n7"}), (("n6",), {"n1", "n2", "n4", "n6"})]
+    )
+    def test_a_gang_that_is_moved_for_another_node_leaves_it_too(
+        self, spares: tuple[str, ...], seats: set[str]
+    ) -> None:
+        (plan,) = self.plans(spares=spares, node=b.node("n3", events=(b.xid_event("n3", 64),)))
+        assert (set(plan.seats), plan.nodes) == (seats, ("n3",))

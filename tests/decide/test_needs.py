@@ -235,7 +235,7 @@ def test_a_job_whose_owner_opts_out_in_the_middle_of_its_move_is_not_lost_in_sil
     )
     failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 900, (), ended_at=b.NOW, outcome="over: FAILED")
     left = b.job(managed=False, state="FAILED", comment="")
-    (need,) = [one for one in found(b.snapshot(out("n3"), jobs=[left], lost_gangs=(failed,)))][:1]
+    need = found(b.snapshot(out("n3"), jobs=[left], lost_gangs=(failed,)))[0]
     assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.GANG_NOT_BACK, "job 7", True)
     assert "Slurm shows it as FAILED" in need.why
 

@@ -54,6 +54,13 @@ def test_a_decision_about_an_event_is_recorded_once_however_often_the_event_is_s
     assert run(NEW, [NOTED], [], [NOTED]) == [[NOTED], [], []]
 
 
+def test_what_holds_a_decision_about_an_event_back_is_recorded_again_after_something_else_did() -> None:
+    """After a pause the newest decision about the node names what keeps it in service now."""
+    held = replace(NOTED, row=10, because=Because.RULE_BUDGET)
+    paused = replace(held, because=Because.PAUSED)
+    assert run(NEW, [held], [held], [paused], [held]) == [[held], [], [paused], [held]]
+
+
 def test_a_decision_about_an_event_that_no_round_makes_any_more_is_forgotten() -> None:
     """A control plane that runs for a year keeps the keys of weeks."""
     recorded, made = Recorded.from_journal([]), 0

@@ -11,7 +11,7 @@ from tests.simulator.cluster import FABRIC, LICENCE
 from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
 from understudy_controlplane.decide.requests_in_force import in_force
-from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
@@ -75,6 +75,9 @@ MANY_SHARE = 0.3
 
 MOST_SHARE = 0.75
 """Share of the nodes of a switch: so many fail at once with it."""
+
+DECISIONS_READ = 20
+"""Newest decisions about a node."""
 
 POOL = "understudy_spares"
 MANY_LAUNCHES = 1_000_000
@@ -855,8 +858,10 @@ class Invariants:
         return name in self.notified_of or any(held_back[one] for one in held_back if one == self._newest_because(name))
 
     def _newest_because(self, name: str) -> str:
-        newest = Queries(self._world.engine).decisions(1, only=DecisionFilter(subject=name))
-        return newest[0]["because"] if newest else ""
+        """Because of what its newest decision is as it is, but for what is only recorded: that ends no objection."""
+        found = Queries(self._world.engine).decisions(DECISIONS_READ, only=DecisionFilter(subject=name))
+        own = (one["because"] for one in found if one["action"] != Action.NOTHING or one["because"] != Because.RULE)
+        return next(own, "")
 
     def _pool_rests(self, core: Core) -> None:
         """Spares are held where healthy nodes are idle, and nodes in service have the weight that they had."""

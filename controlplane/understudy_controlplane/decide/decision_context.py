@@ -36,6 +36,11 @@ class Round:
     undrained: frozenset[str] = frozenset()
     """Condemned nodes that a budget keeps in service. Their gangs leave them all the same."""
 
+    doubted: frozenset[str] = frozenset()
+    """Condemned nodes that only the budget of their rule keeps in service. No gang is moved for that, because the rule
+    may be wrong, and one that is ended anyway leaves them.
+    """
+
     free: tuple[str, ...] = ()  # spares that a gang may get, best first
     idle: tuple[str, ...] = ()  # nodes outside the pool that a gang may get when no spare fits, best first
     moves: tuple[SwapPlan, ...] = ()  # of gangs, decided in this round

@@ -63,7 +63,8 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     if moving or undrained:
         stay = [*undrained, *(one for one in moving if one.signal in STAYS_IN_SERVICE)]
         current = replace(current, undrained=frozenset(one.node for one in stay)).with_idle()
-    moves = gang_moves(current, moving + undrained)
+    doubted = frozenset(one[1].node for one, objection in held if objection.because is Because.RULE_BUDGET)
+    moves = gang_moves(replace(current, doubted=doubted), moving + undrained)
     for i, ((_, finding), objection) in enumerate(held):
         if finding in undrained and move_key(finding) in moves:
             decisions[i] = _moved_all_the_same(decisions[i], moves[move_key(finding)], objection)

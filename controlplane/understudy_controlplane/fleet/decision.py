@@ -135,9 +135,12 @@ class Decision:
 
     @property
     def once(self) -> bool:
-        """About events of one boot of a node: recorded once for each kind, not in each round that sees them."""
+        """About events of one boot of a node: recorded once for each kind, not in each round that sees them. What holds
+        one back is recorded again after something else did.
+        """
         detail = self.finding.detail if self.finding is not None else None
-        return self.to_state is None and isinstance(detail, HardwareDetail) and detail.is_event
+        answered = self.to_state is None and self.because is Because.RULE
+        return answered and isinstance(detail, HardwareDetail) and detail.is_event
 
 
 @dataclass(frozen=True, slots=True)
