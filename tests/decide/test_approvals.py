@@ -14,6 +14,7 @@ from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.approvals import APPROVAL_HOLDS_SECONDS, await_approval, endings
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.administration import cancelled
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import JobKey
@@ -187,6 +188,48 @@ def test_an_approval_that_is_too_old_counts_no_more_also_where_its_proposal_has_
 def test_what_is_rejected_is_not_proposed() -> None:
     found = after(decision(DRAIN), proposal(RecoveryStatus.CANCELLED))
     assert (found.because, found.proposed, found.plan) == (Because.CANCELLED, None, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "seconds_after", "because"),
+    [
+        ("xid.79", 30, Because.CANCELLED),
+        ("silence.node_dead", -30, Because.CANCELLED),
+        ("silence.node_dead", 30, Because.AWAITS_APPROVAL),
+    ],
+    ids=["the same rule", "known when it was rejected", "later, by another rule"],
+)
+def test_a_rejection_is_for_the_faults_that_were_known(rule: str, seconds_after: float, because: Because) -> None:
+    shown = msgspec.structs.replace(DRAIN, rules=("xid.79",))
+    rejected = replace(proposal(RecoveryStatus.CANCELLED, shown), ended_at=b.NOW - 50)
+    found = Finding(Signal.HARDWARE_FAULT, rule, "n1", b.NOW - 50 + seconds_after, "broken")
+    assert after(replace(decision(DRAIN), finding=found), rejected).because is because
+
+
+def test_a_rejected_fault_hides_no_other_one() -> None:
+    node = b.node("n2", events=(b.xid_event("n2", 79),))
+    known, new = (Finding(Signal.HARDWARE_FAULT, rule, "n2", b.NOW - at, rule) for rule, at in (("a", 99), ("b", 9)))
+    (first,) = decide(b.snapshot(node, mode=Mode.APPROVE), [known], CONFIG)
+    assert first.proposed is not None
+    rejected = Recovery(
+        7, first.proposed, RecoveryStatus.CANCELLED, b.NOW - 60, (), approve_by=b.NOW + 60, ended_at=b.NOW - 50
+    )
+    seen = b.snapshot(node, mode=Mode.APPROVE, proposals=(rejected,))
+    found = decide(seen, [known, new], CONFIG)
+    assert [(one.because, one.proposed is not None) for one in found] == [
+        (Because.CANCELLED, False),
+        (Because.AWAITS_APPROVAL, True),
+    ]
+
+
+def test_a_node_whose_drain_is_rejected_before_slurm_has_made_it_stays_in_service() -> None:
+    """slurmctld refused the drain for as long as it is tried; as if it had been cancelled."""
+    record = b.record("n1", NodeState.QUARANTINED, since=b.NOW - 200)
+    rejected = replace(proposal(RecoveryStatus.CANCELLED), outcome="rejected by alice")
+    (found,) = cancelled(b.snapshot(b.node("n1", NodeState.QUARANTINED, record=record), proposals=(rejected,)))
+    assert (found.signal, found.node) == (Signal.DRAIN_LIFTED, "n1")
+    drained = replace(record, drained_at=b.NOW - 100)
+    assert not [*cancelled(b.snapshot(b.node("n1", NodeState.QUARANTINED, record=drained), proposals=(rejected,)))]
 
 
 def test_an_approval_is_for_these_nodes_alone() -> None:

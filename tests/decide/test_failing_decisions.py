@@ -177,7 +177,8 @@ def test_where_all_of_it_fails_nothing_is_done_but_to_notify_a_person() -> None:
 
 
 def test_a_plan_waits_where_it_is_not_known_whether_it_is_approved() -> None:
-    seen = b.snapshot(broken("n1"), mode=Mode.APPROVE, proposals=(None,))
+    unread = Recovery(1, None, RecoveryStatus.APPROVED, b.NOW - 9, ())  # type: ignore[arg-type]
+    seen = b.snapshot(broken("n1"), mode=Mode.APPROVE, proposals=(unread,))
     assert outcomes(decided(seen)) == {"n1": LEFT_OUT}
 
 

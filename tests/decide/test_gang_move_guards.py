@@ -480,7 +480,15 @@ class TestAMoveThatAnOperatorCancelled:
     def planned(self, finding: Finding, *cancelled: PoolSwapPlan, reached: int = -1) -> Decision:
         table = b.step_table([[0.1] * (reached + 1)] * 4, nodes=self.JOB.slurm.nodes)
         known = tuple(
-            Recovery(41, one, RecoveryStatus.CANCELLED, b.NOW - 86400, (), outcome="cancelled by alice")
+            Recovery(
+                41,
+                one,
+                RecoveryStatus.CANCELLED,
+                b.NOW - 86400,
+                (),
+                ended_at=b.NOW - 86000,
+                outcome="cancelled by alice",
+            )
             for one in cancelled
         )
         tables = {self.JOB.key: replace(table, job=self.JOB.key)} if reached >= 0 else {}
@@ -515,6 +523,12 @@ class TestAMoveThatAnOperatorCancelled:
         """It would move the gang off it all the same."""
         hang = Finding(Signal.GANG_HUNG, "hang", "n3", b.NOW - 6000, "no step", job=self.JOB.key)
         assert self.planned(hang, self.plan(self.fault("n3"))).because is Because.CANCELLED
+
+    def test_for_a_fault_holds_back_no_move_for_what_another_rule_finds_there_later(self) -> None:
+        dead = Finding(Signal.NODE_DEAD, "silence.node_dead", "n3", b.NOW - 9, "dead")
+        assert isinstance(self.planned(dead, self.plan(self.fault("n3"))).plan, PoolSwapPlan)
+        before = replace(dead, at=b.NOW - 86300)
+        assert self.planned(before, self.plan(self.fault("n3"))).because is Because.CANCELLED
 
     def test_away_from_a_node_that_a_budget_keeps_in_service_is_not_repeated_either(self) -> None:
         cancelled = msgspec.structs.replace(self.plan(self.fault("n3")), nodes=(), leaving=("n3",))

@@ -11,17 +11,19 @@ proposed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.guards import is_on_its_way
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding
+from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
+    DrainPlan,
     ManualRepairPlan,
     PagePlan,
     Plan,
@@ -41,11 +43,14 @@ from understudy_controlplane.fleet.subject import Subject
 APPROVAL_HOLDS_SECONDS = 300.0
 """What was approved, and is not planned again within this time, is no longer so."""
 
+FOLLOWS = HANGS | {Signal.GANG_STRANDED, Signal.GANG_STOPPED, Signal.UNDRAINED}
+"""Follow from what the node is accused of already."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProposalKey:
-    """Two plans with the same key are about the same fault: one rejection is for both, and an approval where both do
-    `the_same`.
+    """Two plans with the same key are about the same: an approval is for both where both do `the_same`, and a rejection
+    where they are for the same fault.
     """
 
     kind: str
@@ -157,7 +162,7 @@ def _await(
     plan = decision.plan
     if plan is None or not _needs_approval(snapshot, decision, plan):
         return decision
-    proposals = known.get(key_of(plan), ())
+    proposals = [one for one in known.get(key_of(plan), ()) if not _is_of_other_fault(one, decision)]
     proposal = proposals[0] if proposals else None
     if proposal is not None and proposal.status is RecoveryStatus.CANCELLED:
         words = f"an operator rejected it as recovery {proposal.id}"
@@ -176,6 +181,31 @@ def _await(
     if proposal is not None and not changed and snapshot.now < (proposal.approve_by or 0.0):
         return held
     return replace(held, proposed=plan, approve_by=snapshot.now + config.recovery.approval_seconds)
+
+
+def _is_of_other_fault(proposal: Recovery, decision: Decision) -> bool:
+    rejected = proposal.status is RecoveryStatus.CANCELLED
+    return rejected and decision.finding is not None and not is_refused(proposal, decision.finding)
+
+
+def is_refused(recovery: Recovery, finding: Finding) -> bool:
+    """True if who cancelled or rejected the recovery knew of this fault, or of what it follows from. What another rule
+    has found since then is something else.
+    """
+    rules = recovery.plan.rules if isinstance(recovery.plan, DrainPlan) else ()
+    known = finding.signal in FOLLOWS or finding.at <= (recovery.ended_at or math.inf)
+    return not rules or known or finding.rule in rules
+
+
+def is_rejected(snapshot: Snapshot, finding: Finding) -> bool:
+    """True if an operator has rejected what follows from it: it must not hide what another rule finds."""
+    return any(
+        one.status is RecoveryStatus.CANCELLED
+        and isinstance(one.plan, DrainPlan)
+        and finding.node in one.plan.nodes
+        and finding.rule in one.plan.rules
+        for one in snapshot.proposals
+    )
 
 
 def _needs_approval(snapshot: Snapshot, decision: Decision, plan: Plan) -> bool:

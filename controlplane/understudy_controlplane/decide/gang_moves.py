@@ -9,6 +9,7 @@ import msgspec
 
 from understudy_controlplane.config import NoSpare
 from understudy_controlplane.decide import allocation_swap, failed_switch, guards, hangs, plans, spares
+from understudy_controlplane.decide.approvals import is_refused
 from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.foreign_reservations import foreign_reservations, in_the_way_of, is_in_the_way
 from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_hang
@@ -293,8 +294,8 @@ def _cancelled(snapshot: Snapshot, job: Job, findings: Sequence[Finding]) -> Mov
 
 
 def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, findings: Sequence[Finding]) -> bool:
-    """True if the plan was made for the same: a hang since which no step was made, the same nodes, or the attempt of a
-    gang that waits since.
+    """True if the plan was made for the same: a hang since which no step was made, the same nodes and faults, or the
+    attempt of a gang that waits since.
     """
     if any(finding.signal is Signal.GANG_STOPPED for finding in findings):
         return True
@@ -305,7 +306,7 @@ def _is_for(snapshot: Snapshot, job: Job, recovery: Recovery, plan: SwapPlan, fi
     left = {*plan.nodes, *plan.leaving}
     if isinstance(plan, PoolSwapPlan):
         left |= {*job.slurm.nodes} - {*plan.seats}
-    return {finding.node for finding in findings} <= left
+    return all(finding.node in left and is_refused(recovery, finding) for finding in findings)
 
 
 def _cannot_restart(current: Round, job: Job, findings: Sequence[Finding]) -> Move | None:

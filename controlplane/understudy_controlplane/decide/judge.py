@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, repair_actions, repair_cycle
-from understudy_controlplane.decide.approvals import waits_from_before
+from understudy_controlplane.decide.approvals import is_rejected, waits_from_before
 from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.failures import Failures
 from understudy_controlplane.decide.job_moves import moves_asked
@@ -171,7 +171,7 @@ def _remarks(node: NodeView, findings: Iterable[Finding]) -> Iterator[Entered]:
 
 def _most_urgent(snapshot: Snapshot, node: NodeView, findings: Iterable[Finding], config: Config) -> list[Entered]:
     """One at most; the hang of a gang there beside what may wait, or may be held back; and, to be recorded, one whose
-    rule only observes, or that was known before mode act: it must not hide what the others find.
+    rule only observes, that was known before mode act, or that was rejected: it must not hide what the others find.
     """
     entered = [
         Entered(row, finding)
@@ -184,6 +184,7 @@ def _most_urgent(snapshot: Snapshot, node: NodeView, findings: Iterable[Finding]
         for one in entered
         if guards.only_observes(node, one.row, one.finding, config)
         or (node.state not in OUT_OF_SERVICE and waits_from_before(snapshot, one.finding))
+        or is_rejected(snapshot, one.finding)
     ]
     if observed:  # a test of the node would take it out of service for what the rule only observes
         entered = [one for one in entered if one not in observed and one.row.origin not in FROM_SERVICE]

@@ -97,6 +97,7 @@ def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:
         steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if node.is_spare else (StepName.DRAIN_NODES,),
         nodes=(finding.node,),
         drain_reason=known if again else drain_reason(finding),
+        rules=(finding.rule,),
         requested=finding.request is not None,
     )
 
@@ -172,6 +173,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         supersedes=superseded.id if superseded else None,
         reservation=reservation,
         drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
+        rules=_rules(findings, earlier),
         hang=hang,
         suspended_or_resumed_at=job.slurm.suspended_or_resumed_at,
         leaving=leaving,
@@ -182,6 +184,11 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     )
     bound_later = not excluded and job.running and job.key in snapshot.shrunk
     return msgspec.structs.replace(plan, steps=BOUND_LATER) if bound_later else plan
+
+
+def _rules(findings: Sequence[Finding], earlier: SwapPlan | None) -> tuple[str, ...]:
+    before = earlier.rules if earlier is not None else ()
+    return tuple(dict.fromkeys((*before, *(finding.rule for finding in findings))))
 
 
 def _reached(snapshot: Snapshot, job: Job) -> tuple[int | None, int]:
@@ -264,6 +271,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         supersedes=superseded.id if superseded else None,
         reservation="" if job.slurm.reservation.startswith(SEATS_PREFIX) else job.slurm.reservation,
         drain_reason=reason,
+        rules=_rules(findings, earlier),
         launch=given_up,
         hang=hang,
         suspended_or_resumed_at=job.slurm.suspended_or_resumed_at,

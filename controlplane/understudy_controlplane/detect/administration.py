@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.node import (
 from understudy_controlplane.fleet.recovery import (
     DrainPlan,
     QuarantinePlan,
+    RecoveryStatus,
     RecoveryStep,
     ReturnPlan,
     StepName,
@@ -115,11 +116,13 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def cancelled(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes that a recovery was to take out of service, until an operator cancelled it before their drain: they stay.
+    """Nodes that a recovery was to take out of service, until an operator cancelled or rejected it before their drain:
+    they stay.
 
     A node that is drained already stays drained: who cancelled the rest of the recovery may resume it.
     """
-    for recovery in snapshot.history.cancelled:
+    rejected = (one for one in snapshot.proposals if one.status is RecoveryStatus.CANCELLED)
+    for recovery in (*snapshot.history.cancelled, *rejected):
         for name in recovery.plan.nodes if isinstance(recovery.plan, DrainPlan) else ():
             node = snapshot.nodes.get(name)
             if node is None or node.slurm is None or node.slurm.taken_out:

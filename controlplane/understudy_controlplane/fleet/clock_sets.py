@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,10 @@ class ClockSets:
 
     def ago(self, seconds: float, now: float, monotonic: float) -> float:
         """What was recorded before this time is older than `seconds`. A clock that was set forward makes nothing older;
-        one that was set back makes it younger at most.
+        one that was set back makes it younger at most, also once it is put right again.
         """
-        ahead = sum(by for at, by in self.sets if monotonic - at < seconds)
-        return now - seconds - max(ahead, 0.0)
+        within = [by for at, by in reversed(self.sets) if monotonic - at < seconds]
+        return now - seconds - max(accumulate(within, initial=0.0))
 
 
 NEVER_SET = ClockSets()

@@ -131,6 +131,7 @@ class DrainPlan(PlanBase, frozen=True, kw_only=True):
     """A plan with a step that drains its nodes."""
 
     drain_reason: str
+    rules: tuple[str, ...] = ()  # that accuse its nodes, or its gang of a hang; empty: it is about no new fault
 
 
 class SwapPlan(DrainPlan, frozen=True, kw_only=True):
