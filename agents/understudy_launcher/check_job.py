@@ -1,6 +1,7 @@
 """`understudy check-job SCRIPT`: whether a fault could be recovered from in the job that this batch script describes.
 
-The script is read as sbatch does. Slurm is not asked. Pure but for reading the file.
+The script is read as sbatch does (src/sbatch/opt.c and sbatch.c, the same from 22.05 to 26.05). Slurm is not asked.
+Pure but for reading the file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ INTERACTIVE = frozenset({"salloc"})
 _SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
 _GPUS = frozenset({"gpus", "G", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres"})
 _FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
-_HETEROGENEOUS = re.compile(r"^#SBATCH\s+(hetjob|packjob)\b")
+_DIRECTIVE = re.compile(r"#(?:SBATCH|SLURM)")
+_HETEROGENEOUS = re.compile(r"\s*(hetjob|packjob)(?!\S)", re.IGNORECASE)
+_REFUSED = {
+    r"\A\s*\Z": "sbatch refuses an empty script",
+    r"\A(?!#!)": "sbatch refuses it: the first line must begin with #! and name a shell, such as #!/bin/bash",
+    r"\0": "sbatch refuses a script with a NUL character: remove it",
+    r"\r\n": r"sbatch refuses DOS line breaks: remove them with sed -i 's/\r$//' SCRIPT",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +58,8 @@ class Script:
 
     options: dict[str, tuple[int, str]]
     """Name → line and value."""
-    late: tuple[int, ...]
-    """Lines with #SBATCH that sbatch ignores, because a command stands before them."""
+    unread: tuple[Finding, ...]
+    """Lines with #SBATCH that sbatch ignores or refuses."""
     heterogeneous: int
     """Line of a component's separator; 0: there is none."""
     commands: tuple[tuple[int, str], ...]
@@ -75,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        text = sys.stdin.read() if str(given.script) == "-" else _read(given.script)
+        text = _read(Path("/dev/stdin") if str(given.script) == "-" else given.script)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"understudy check-job: {given.script} cannot be read: {error}\n")
         return 2
@@ -100,10 +108,13 @@ def _read(path: Path) -> str:
 
 def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
     """`sbatch`: options of the command line, which go before those of the script."""
-    script = read_script(text)
+    for pattern, words in _REFUSED.items():
+        if (match := re.search(pattern, text)) is not None:
+            yield Finding(text.count("\n", 0, match.start()) + 1, words)
+            break
+    script = read_script(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     options = script.options | {name: (0, value) for name, value in _options(sbatch)}
-    for line in script.late:
-        yield Finding(line, "sbatch ignores this #SBATCH line, as a command stands before it: move it up")
+    yield from script.unread
     yield from _for_every_job(script, options)
     launch = _launch(script)
     if launch is None:
@@ -114,23 +125,28 @@ def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
 
 def read_script(text: str) -> Script:
     options: dict[str, tuple[int, str]] = {}
-    late: list[int] = []
+    unread: list[Finding] = []
     commands: list[tuple[int, str]] = []
     heterogeneous, continues, ends_on_errors = 0, False, 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()
         if _ends_on_errors(number, stripped):
             ends_on_errors = ends_on_errors or number
         elif re.match(r"set \+([a-zA-Z]*e|o errexit)", stripped):
             ends_on_errors = 0
-        if line.startswith("#SBATCH"):
+        if directive := _DIRECTIVE.match(line):
+            rest = line[directive.end() :]
             if commands:
-                late.append(number)
-            elif _HETEROGENEOUS.match(line):
+                words = "sbatch ignores this #SBATCH line, as a command stands before it: move it up"
+                unread.append(Finding(number, words))
+            elif _HETEROGENEOUS.match(rest):
                 heterogeneous = heterogeneous or number
+            elif _has_open_quote(rest):
+                unread.append(Finding(number, "sbatch refuses this line: a quotation mark has no second one"))
             else:
-                words = _words(line.removeprefix("#SBATCH"))
-                options |= {name: (number, value) for name, value in _options(words)}
+                options |= {name: (number, value) for name, value in _options(_words(rest))}
+        elif _DIRECTIVE.match(stripped) and not commands:
+            unread.append(Finding(number, "sbatch ignores this #SBATCH line: remove the blanks before it"))
         elif continues:
             first, begun = commands[-1]
             commands[-1] = (first, f"{begun.removesuffix(chr(92))} {stripped}")
@@ -138,7 +154,7 @@ def read_script(text: str) -> Script:
         elif stripped and not stripped.startswith("#"):
             commands.append((number, stripped))
             continues = stripped.endswith("\\")
-    return Script(options, tuple(late), heterogeneous, tuple(commands), ends_on_errors)
+    return Script(options, tuple(unread), heterogeneous, tuple(commands), ends_on_errors)
 
 
 def _ends_on_errors(number: int, line: str) -> bool:
@@ -154,6 +170,14 @@ def _words(text: str) -> list[str]:
         return shlex.split(text, comments=True)
     except ValueError:  # a quote without its end: the shell complains
         return text.split()
+
+
+def _has_open_quote(text: str) -> bool:
+    try:
+        shlex.split(text, comments=True)
+    except ValueError as error:
+        return "quotation" in str(error)
+    return False
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,48 @@ def test_what_changes_nothing_for_a_recovery_is_not_named(more: str) -> None:
 
 def test_components_that_stand_on_sbatchs_own_line_are_seen() -> None:
     assert any("heterogeneous" in one for one in problems(GOOD, "--nodes=2", ":", "--nodes=4"))
+
+
+WORLD = REPOSITORY / "tests" / "data" / "world" / "slurm"
+
+
+def test_options_below_a_command_do_not_count() -> None:
+    late = list(check((WORLD / "late.sh").read_text()))
+    assert [one.line for one in late if "a command stands before it" in one.text] == [3, 4, 5, 6]
+    assert any("add #SBATCH --requeue" in one.text for one in late)
+
+
+def test_line_breaks_of_dos_are_refused_as_sbatch_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_job.main([str(WORLD / "crlf.sh")]) == 1
+    assert capsys.readouterr().out.startswith("problem: line 1: sbatch refuses DOS line breaks")
+
+
+@pytest.mark.integration
+def test_standard_input_is_read_as_it_is() -> None:
+    with (WORLD / "crlf.sh").open("rb") as file:
+        command = [sys.executable, "-m", "understudy_launcher.check_job", "-"]
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+    assert "sbatch refuses DOS line breaks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("#!/bin/bash", "# a job", 1, "the first line must begin with #!"),
+        ("#!/bin/bash", "\ufeff#!/bin/bash", 1, "the first line must begin with #!"),
+        ("train.py", "train.py\0", 5, "NUL"),
+        ("#SBATCH --gres=gpu:8", '#SBATCH --gres="gpu:8', 3, "quotation mark"),
+        ("#SBATCH --gres", "  #SBATCH --gres", 3, "remove the blanks"),
+        ("\n#SBATCH --gres", "\x0c\n#SBATCH --gres", 0, ""),
+        ("#SBATCH --gres", "#SLURM --gres", 0, ""),
+        ("#SBATCH --gres", "#SBATCH HETJOB\n#SBATCH --gres", 3, "heterogeneous"),
+        ("#SBATCH --gres", "\r\n#SBATCH --gres", 3, "DOS line breaks"),
+    ],
+)
+def test_what_sbatch_refuses_or_ignores_is_named(old: str, new: str, line: int, words: str) -> None:
+    """src/sbatch/sbatch.c, _get_script_buffer, and opt.c, _opt_batch_script and get_argument."""
+    found = [one for one in check(GOOD.replace(old, new, 1)) if one.is_problem]
+    assert [(one.line, words in one.text) for one in found] == ([(line, True)] if line else [])
 
 
 def test_lines_that_a_backslash_continues_are_one_command() -> None:

@@ -41,7 +41,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
     job_of,
 )
-from understudy_controlplane.fleet.slurm import SlurmReservation
+from understudy_controlplane.fleet.slurm import HELD_AFTER_FAILED_LAUNCH, SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
@@ -620,7 +620,7 @@ class TestReleases:
         job = b.job(managed=False, **values)
         return b.snapshot(jobs=[job], refusals=(Refusal("n1", 7, 0, 499.0, 499.5, "unfit"),))
 
-    @pytest.mark.parametrize("reason", ["launch_failed_requeued_held", "launch failed requeued held"])
+    @pytest.mark.parametrize("reason", sorted(HELD_AFTER_FAILED_LAUNCH))
     def test_a_job_that_the_prolog_refused_is_released_for_every_user(self, reason: str) -> None:
         decision = only(decided(self.held(reason)))
         assert (decision.row, decision.subject, decision.action) == (90, "job 7", Action.RELEASE_JOB)

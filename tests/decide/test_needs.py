@@ -217,6 +217,34 @@ def test_a_gang_that_no_fault_has_stopped_waits_for_the_jobs_that_have_its_nodes
     assert "n1" not in joining_pool(stopped, (), b.config(spares={"count": 8}))
 
 
+@pytest.mark.parametrize(
+    "reason",
+    ["launch_failure_limit_exceeded_requeued_held", "JobHoldMaxRequeue", "user_env_retrieval_failed_requeued_held"],
+)
+def test_a_gang_that_slurm_itself_holds_pages_a_person_with_the_way_out(reason: str) -> None:
+    held = b.job(state="PENDING", nodes=(), restart_count=6, reason=reason, priority=0)
+    seen = b.snapshot(jobs=[held], waiting_since={"gang_held job 7": b.NOW - 59})
+    assert NeedKind.GANG_HELD not in kinds(seen), (
+        "the release of a job that Understudy kept off a node may be under way"
+    )
+    seen = b.changed(seen, waiting_since={"gang_held job 7": b.NOW - 60})
+    need = found(seen)[0]
+    assert (need.kind, need.is_urgent(b.NOW)) == (NeedKind.GANG_HELD, True)
+    assert f"Slurm itself holds job 7 (gang) of researcher ({reason})" in need.why
+    assert "`scontrol release 7`" in need.command
+    assert [one.about for one in paged(seen)] == [("job 7",)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"reason": "JobHeldUser"}, {"reason": "job_requeued_in_held_state"}, {"managed": False}, {"priority": 7}],
+)
+def test_a_job_that_a_person_holds_and_one_of_others_page_no_person(changes: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"state": "PENDING", "nodes": (), "reason": "JobHoldMaxRequeue", "priority": 0} | changes
+    seen = b.snapshot(jobs=[b.job(**values)], waiting_since={"gang_held job 7": b.NOW - 900})
+    assert NeedKind.GANG_HELD not in kinds(seen)
+
+
 def test_a_gang_that_this_round_gives_new_nodes_is_not_lost() -> None:
     """Its move has failed just now: without a spare a person is paged, with one it starts again."""
     move = b.plan_as(

@@ -10,14 +10,11 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.fleet.custody import (
     ADDITIONS,
-    SLURMS_REASONS,
-    Custody,
     Holder,
     Proof,
     boot_given_up,
     custody_in,
     in_slurm,
-    kept_down,
 )
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
@@ -44,7 +41,7 @@ def shown(state: str, reason: str = "", user: str = "", at: int = 0) -> SlurmNod
         ("IDLE+BLOCKED", Service.USABLE, FREE),
         ("IDLE+CLOUD", Service.USABLE, FREE),
         ("IDLE+DYNAMIC_NORM", Service.USABLE, FREE),
-        ("IDLE+EXTERNAL", Service.USABLE, FREE),
+        ("IDLE+EXTERNAL", Service.AWAY, FREE),
         ("IDLE+NOT_RESPONDING", Service.SILENT, FREE),
         ("DOWN+NOT_RESPONDING", Service.SILENT, FREE),
         ("UNKNOWN", Service.DOWN, FREE),
@@ -75,66 +72,13 @@ def test_states_and_flags_say_what_slurm_would_do_and_whether_the_node_is_free(
 
 
 @pytest.mark.parametrize(
-    ("reason", "proof"),
-    [
-        ("Not responding", Proof.SILENCE),
-        ("Not responding : reboot timed out", Proof.SILENCE),
-        ("Node unexpectedly rebooted", Proof.BOOT),
-        ("ResumeTimeout reached", Proof.BOOT),
-        ("reboot timed out", Proof.BOOT),
-        ("gres/gpu count reported lower than configured (7 < 8)", Proof.REASON),
-        ("gres/gpu:h100 count too low (7 < 8)", Proof.REASON),
-        ("Low RealMemory", Proof.REASON),
-        ("Low RealMemory (reported:515000 < 100.00% of configured:1031000)", Proof.REASON),
-        ("Low socket*core*thread count, Low CPUs", Proof.REASON),
-        ("Low CPUs", Proof.REASON),
-        ("Low TmpDisk", Proof.REASON),
-        ("CoreSpec differ", Proof.REASON),
-        ("Could not unpack gres data", Proof.REASON),
-        ("Reported active features () are not a superset of currently active changeable features (a)", Proof.REASON),
-        ("RestrictedCoresPerGPU=2 but no gpus on node n1", Proof.REASON),
-        ("Failed to parse dynamic_conf nodeline", Proof.REASON),
-        ("Failed to set topology 'default:b1'", Proof.REASON),
-        ("NO NETWORK ADDRESS FOUND", Proof.REASON),
-        ("Prolog error", Proof.REASON),
-        ("Epilog error", Proof.REASON),
-        ("Prolog/Epilog failure", Proof.REASON),
-        ("Job env setup error", Proof.REASON),
-        ("Duplicate jobid", Proof.REASON),
-        ("batch job complete failure", Proof.REASON),
-        ("Kill task failed", Proof.REASON),
-        ("Kill task failed (JobId=7 StepId=0)", Proof.REASON),
-        ("Job step not running (JobId=7 StepId=0)", Proof.REASON),
-        ("SlurmdSpoolDir is full", Proof.REASON),
-        ("switch_g_job_postfini failed", Proof.REASON),
-        ("Failed to set node feature(s): 'a'", Proof.REASON),
-    ],
-)
-@pytest.mark.parametrize("user", ["slurm", "root"])
-def test_slurms_own_reasons_are_slurms_and_the_same_words_of_a_person_are_not(
-    reason: str, proof: Proof, user: str
-) -> None:
-    assert in_slurm(shown("IDLE+DRAIN", reason, user, 9)) == Custody(SLURM, proof, 9)
-    assert in_slurm(shown("IDLE+DRAIN", reason, "alice", 9)) == Custody(ADMINISTRATOR, Proof.REASON, 9)
-    assert in_slurm(shown("IDLE+FAIL", reason, user, 9)) == Custody(ADMINISTRATOR, Proof.FAIL, 9)
-    down = in_slurm(shown("DOWN", reason, user, 9))
-    assert down == Custody(FREE if proof is Proof.SILENCE else SLURM, proof, 9)
-    assert kept_down(shown("DOWN", reason, user)) == (proof is not Proof.REASON)
-    assert not kept_down(shown("DOWN", reason, "alice"))
-
-
-def test_every_reason_of_the_table_is_tested() -> None:
-    marks = [*test_slurms_own_reasons_are_slurms_and_the_same_words_of_a_person_are_not.pytestmark]  # type: ignore[attr-defined]
-    tested = [row[0] for mark in marks for row in mark.args[1] if isinstance(row, tuple)]
-    assert [words for words in SLURMS_REASONS if not any(one.startswith(words) for one in tested)] == []
-
-
-@pytest.mark.parametrize(
     ("state", "reason", "user", "holder", "proof"),
     [
         ("IDLE+DRAIN", OTHERS, "alice", ADMINISTRATOR, Proof.REASON),
         ("IDLE+DRAIN", "NHC: disk full", "root", ADMINISTRATOR, Proof.REASON),
         ("IDLE+DRAIN", "Reboot ASAP", "root", ADMINISTRATOR, Proof.REASON),
+        ("IDLE+DRAIN", "POWER_DOWN_ASAP", "root", ADMINISTRATOR, Proof.REASON),
+        ("DOWN", "Set in slurm.conf", "slurm", ADMINISTRATOR, Proof.REASON),
         ("DOWN", "reboot requested", "root", ADMINISTRATOR, Proof.REASON),
         ("DOWN", "kernel update : reboot timed out", "slurm", ADMINISTRATOR, Proof.REASON),
         ("DOWN+DRAIN+NOT_RESPONDING", f"{OTHERS} : Not responding", "slurm", ADMINISTRATOR, Proof.REASON),

@@ -33,6 +33,8 @@ sys.exit({code})
 
 Make = Callable[..., CommandLineGateway]
 
+OWNER = "JobName=x UserId=alice(1001) GroupId=ml(2001) MCS_label=N/A"
+
 
 class Calls:
     def __init__(self, path: Path) -> None:
@@ -292,7 +294,7 @@ def test_a_gang_is_shrunk_only_where_slurm_would_lose_it(
     scontrol: Make, calls: Calls, version: str, loses: bool
 ) -> None:
     assert loses_dead_gangs({"SLURM_VERSION": version}) is loses
-    printed = f"ClusterName = c\nSLURM_VERSION = {version}\nJobId=7 NodeList=n[1-3] BatchHost=n2 NumNodes=3"
+    printed = f"ClusterName = c\nSLURM_VERSION = {version}\nJobId=7 {OWNER} NodeList=n[1-3] BatchHost=n2 NumNodes=3"
     scontrol(printed).keep_batch_host(7)
     updates = [arguments for arguments, _ in calls() if arguments[0] == "update"]
     assert updates == [["update", "JobId=7", "NodeList=n2"]] * loses
@@ -300,4 +302,4 @@ def test_a_gang_is_shrunk_only_where_slurm_would_lose_it(
 
 def test_a_job_that_does_not_run_has_no_batch_host() -> None:
     with pytest.raises(SlurmError, match="the job does not run"):
-        parse_batch_host("JobId=7 JobState=PENDING NodeList= NumNodes=3")
+        parse_batch_host(f"JobId=7 {OWNER} JobState=PENDING NodeList= NumNodes=3")

@@ -26,7 +26,7 @@ from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.need import Need, NeedKind
 from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, RepairAttempt, job_of
-from understudy_controlplane.fleet.slurm import POOL_USER, Service, SlurmJob
+from understudy_controlplane.fleet.slurm import INVALID_REG, POOL_USER, Service, SlurmJob
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS, Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
 
@@ -85,6 +85,7 @@ def needs(
         *_breaker(snapshot),
         *_of_decisions(snapshot, decisions, config),
         *_not_back(snapshot, moving),
+        *_held_by_slurm(snapshot),
         *_pending(snapshot, moving),
         *_unheard(snapshot, config),
         *_slow(snapshot, findings),
@@ -292,6 +293,16 @@ def _approvals(snapshot: Snapshot) -> Iterator[Need]:
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
 
+def _held_by_slurm(snapshot: Snapshot) -> Iterator[Need]:
+    for job in snapshot.jobs.values():
+        if job.managed and job.slurm.held_by_slurm:
+            kind, subject, address = NeedKind.GANG_HELD, f"job {job.key.job_id}", job.slurm.address
+            why = f"Slurm itself holds {named(job)} ({job.slurm.reason}) and does not start it again"
+            command = f"`scontrol show job {address}` and slurmctld's log show the cause; `scontrol release {address}`"
+            since = _first_seen(snapshot, kind, subject)
+            yield Need(kind, subject, since, why, command, SETTLES_SECONDS, page_seconds=SETTLES_SECONDS)
+
+
 def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
     """Gangs that a fault has stopped and for which Slurm finds no nodes, while some of their partition are out of
     service.
@@ -306,7 +317,7 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
         slurm = job.slurm
         partitions = slurm.partition.split(",")
         out = sorted({name for one in partitions for name in away.get(one, ())}, key=spares.natural)
-        if slurm.pending and out:
+        if slurm.pending and out and not slurm.held:
             kind, subject = NeedKind.GANG_PENDS, f"job {job.key.job_id}"
             why = (
                 f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'}); of its partition "
@@ -475,6 +486,8 @@ def _left_by_slurm(snapshot: Snapshot, config: Config) -> Iterator[Need]:
             continue
         why = f"Slurm has taken {node.name} out of service ({node.slurm.reason}) and keeps it out"
         command = f"find the cause, then `scontrol update nodename={node.name} state=resume`"
+        if INVALID_REG in node.slurm.flags:
+            command += ", which Slurm refuses until slurmd has registered with what slurm.conf and gres.conf say"
         seconds = config.guards.page_after_seconds
         yield Need(NeedKind.NODE_LEFT, node.name, since, why, command, SILENT_SECONDS, page_seconds=seconds)
 

@@ -34,7 +34,7 @@ from understudy_controlplane.fleet.node import (
     NodeView,
 )
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, ReturnPlan, StepName
-from understudy_controlplane.fleet.slurm import NOT_RESPONDING, Service, SlurmNode
+from understudy_controlplane.fleet.slurm import NOT_RESPONDING, SLURM_USERS, Service, SlurmNode
 
 if TYPE_CHECKING:  # it holds the answers for a whole fleet
     from understudy_controlplane.fleet.snapshot import Snapshot
@@ -103,12 +103,14 @@ SLURMS_REASONS: Mapping[str, Proof] = {
     "Low TmpDisk": Proof.REASON,
     "CoreSpec differ": Proof.REASON,
     "Could not unpack gres data": Proof.REASON,
+    "Invalid GRES ": Proof.REASON,
     "Reported active features": Proof.REASON,
     "RestrictedCoresPerGPU": Proof.REASON,
     "Failed to parse dynamic_conf": Proof.REASON,
     "Failed to set topology": Proof.REASON,
     "NO NETWORK ADDRESS FOUND": Proof.REASON,
-    # slurmctld, of a job on the node (node_mgr.c, job_mgr.c, agent.c, proc_req.c)
+    # slurmctld, of a job on the node (node_mgr.c, job_mgr.c, agent.c, proc_req.c, job_test.c)
+    "Bad core count": Proof.REASON,
     "Prolog error": Proof.REASON,
     "Epilog error": Proof.REASON,
     "Prolog/Epilog failure": Proof.REASON,
@@ -121,10 +123,15 @@ SLURMS_REASONS: Mapping[str, Proof] = {
     "SlurmdSpoolDir is full": Proof.REASON,
     "switch_g_job_postfini failed": Proof.REASON,
     "Failed to set node feature(s)": Proof.REASON,
+    # plugins (acct_gather_energy/rapl; node_features/knl_cray, until 23.11)
+    "Cannot collect energy data": Proof.REASON,
+    "Invalid KNL modes": Proof.REASON,
+    "Node not found by capmc": Proof.REASON,
 }
 """Beginnings of the reasons that Slurm gives by itself, from 22.05 to 26.05, and what they prove.
 
-"Reboot ASAP" and "reboot requested" are missing: Slurm writes them, as the user who asked for the reboot.
+"Reboot ASAP", "reboot requested" and "POWER_DOWN_ASAP" are missing: Slurm writes them for a user who asked for that.
+So is "Set in slurm.conf": an administrator wrote the state there.
 """
 
 PROLOG_ERROR = "Prolog error"
@@ -134,9 +141,6 @@ ADDITIONS = (*SLURMS_REASONS, "reboot issued", "reboot complete")
 """Slurm writes these behind " : " after the reason that stands."""
 
 IN_SERVICE = frozenset(NodeState) - OUT_OF_SERVICE - {NodeState.FOREIGN_DRAIN}
-
-SLURM_USERS = ("slurm", "root")
-"""The users of such reasons: SlurmUser, and that of slurmd."""
 
 
 def meaning(reason: str) -> Proof | None:

@@ -13,6 +13,14 @@ from enum import StrEnum
 SWITCHED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"})
 """States of power saving: off, about to be, or booting."""
 
+EXTERNAL = "EXTERNAL"
+"""A node without slurmd, for jobs submitted with --external alone (26.05)."""
+
+INVALID_REG = "INVALID_REG"
+"""The node has less than is configured. Slurm drains it, unless it is out of service already, and refuses to resume it
+until its slurmd has registered with what is configured.
+"""
+
 OFF_OR_REBOOTING = SWITCHED_OFF | {"REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "FUTURE"}
 MAINTENANCE = frozenset({"MAINT", "MAINTENANCE"})
 
@@ -28,6 +36,10 @@ NO_SERVICE = frozenset({"DOWN", "ERROR", "UNKNOWN"})
 """UNKNOWN: slurmctld has started, and not heard the node since."""
 
 
+SLURM_USERS = ("slurm", "root")
+"""Users of the reasons that Slurm gives: SlurmUser, which the gateways call so, and that of slurmd."""
+
+
 class Service(StrEnum):
     """What Slurm would do with a node now."""
 
@@ -35,7 +47,7 @@ class Service(StrEnum):
     DRAINING = "draining"  # start no further job there
     DOWN = "down"  # run nothing there
     SILENT = "silent"  # wait for it to answer; it may be drained or DOWN besides
-    AWAY = "away"  # wait until it is switched on, has booted, or its maintenance is over
+    AWAY = "away"  # wait until it is switched on, has booted, or its maintenance is over; or it has no slurmd
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +126,39 @@ class SlurmNode:
 
     @property
     def service(self) -> Service:
-        if self.off_or_rebooting or self.in_maintenance:
+        if self.off_or_rebooting or self.in_maintenance or EXTERNAL in self.flags:
             return Service.AWAY
         if not self.responding or (self.down and self.reason.startswith(NOT_RESPONDING)):
             return Service.SILENT
         if self.base_state in NO_SERVICE:
             return Service.DOWN
-        return Service.DRAINING if self.draining else Service.USABLE
+        return Service.DRAINING if self.draining or INVALID_REG in self.flags else Service.USABLE
 
 
-HELD_AFTER_FAILED_LAUNCH = frozenset({"launch_failed_requeued_held", "launch failed requeued held"})
+HELD_AFTER_FAILED_LAUNCH = frozenset(
+    {
+        "launch_failed_requeued_held",
+        "launch_failure_limit_exceeded_requeued_held",  # after MaxBatchRequeue of them, in all its attempts
+        "JobHoldMaxRequeue",  # the same in 22.05
+    }
+)
 """The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
+
+HELD_BY_PEOPLE = frozenset(
+    {
+        "JobHeldUser",
+        "JobHeldAdmin",
+        "job_requeued_in_held_state",  # `scontrol requeuehold`, or an exit code in the site's RequeueExitHold
+        "job_requeued_in_special_exit_state",  # the same with State=SpecialExit and RequeueExit
+    }
+)
+"""Reasons of jobs of priority 0 that their users, administrators, or the site's configuration hold. Slurm's scheduler
+gives each other job of priority 0 the reason JobHeldAdmin, but those that Slurm itself holds (job_scheduler.c,
+_job_runnable_test1).
+"""
+
+NOT_YET_JUDGED = frozenset({"", "None", "BeginTime", "Cleaning", "Dependency", "Prolog"})
+"""Reasons that a held job may have until the scheduler looks at it again."""
 
 SLURMS_DELAY_SECONDS_MAX = 3600.0
 """A begin time that is further from the submit time was set by the job's owner, or an administrator."""
@@ -292,6 +326,12 @@ class SlurmJob:
     def held(self) -> bool:
         """It waits until a user releases it. "BadConstraints" looks the same and has another cause."""
         return self.pending and self.priority == 0 and self.reason != "BadConstraints"
+
+    @property
+    def held_by_slurm(self) -> bool:
+        """Slurm itself has taken its priority, and nothing but a release gives it back."""
+        known = self.reason in HELD_BY_PEOPLE or self.reason in NOT_YET_JUDGED
+        return self.pending and self.priority == 0 and not known
 
     @property
     def waits_for_what_passes(self) -> bool:

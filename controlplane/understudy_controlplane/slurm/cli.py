@@ -39,6 +39,8 @@ from understudy_controlplane.slurm.parse import (
     parse_steps,
     parse_topology,
     parse_topology_names,
+    signed_by_slurm,
+    slurm_user,
 )
 from understudy_controlplane.slurm.parse_preemption import QOS_FIELDS, parse_preemption
 from understudy_controlplane.slurm.protocol import (
@@ -68,6 +70,8 @@ _OF_JOBS = re.compile(r"PATH|LD_LIBRARY_PATH|SLURM_.*|SPANK_.*")
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
 _NOT_FOUND = re.compile(r"^Node \S+ not found$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
+_USER = re.compile(r"[^\s,=()\[\]-][^,=()\[\]\x00-\x1f\x7f]*")
+"""Names of directory services have blanks, `\\`, `+` and `$` in them. A minus in front would mean all other users."""
 
 
 class CommandLineGateway:
@@ -83,6 +87,7 @@ class CommandLineGateway:
         self._timeout_seconds = timeout_seconds
         self._node_reader = NodeReader()
         self._job_reader = JobReader()
+        self._slurm_user = frozenset[str]()
         self._known: set[str] = set()
         """Nodes that Slurm has: root of one can make up others, too."""
         self._imitating: set[str] = set()
@@ -105,12 +110,21 @@ class CommandLineGateway:
         self._job_environment = {name: value for name, value in self._environment.items() if _OF_JOBS.fullmatch(name)}
 
     def config(self) -> Mapping[str, str]:
-        return parse_config(self._run("show", "config"))
+        found = parse_config(self._run("show", "config"))
+        self._slurm_user = slurm_user(found)
+        return found
+
+    def signed(self, nodes: list[SlurmNode]) -> list[SlurmNode]:
+        """See `signed_by_slurm`. SlurmUser is known once the configuration was read, with which each reading begins."""
+        return signed_by_slurm(nodes, self._slurm_user)
 
     def cluster_name(self) -> str:
         return self.config()["ClusterName"]
 
     def nodes(self) -> list[SlurmNode]:
+        return self.signed(self._nodes())
+
+    def _nodes(self) -> list[SlurmNode]:
         printed = self._node_reader.read(self._run("--all", "show", "nodes", "--oneliner"))
         names = {node.name for node in printed}
         twice = ambiguous(node.name for node in printed)
@@ -225,7 +239,7 @@ class CommandLineGateway:
             "reservation",
             f"ReservationName={checked_name(name)}",
             f"Nodes={_node_list(name, nodes)}",
-            f"Users={checked_name(user)}",
+            f"Users={checked_user(user)}",
             "StartTime=now",
             f"Duration={int(duration_minutes)}",
             # OVERLAP: with the spare pool, which releases its node a moment later, so that the node is never free.
@@ -246,7 +260,7 @@ class CommandLineGateway:
     def submit_job(self, request: JobRequest) -> None:
         given = [f"--gres={request.gres}"] if request.gres else []
         if request.user != getpass.getuser():
-            given.append(f"--uid={checked_name(request.user)}")  # only root may use it
+            given.append(f"--uid={checked_user(request.user)}")  # only root may use it
         self._command(
             self._beside("sbatch"),
             "--parsable",
@@ -412,6 +426,12 @@ def checked_name(text: str) -> str:
     """Names go into `Key=value` arguments, in which a comma or a blank would end the name."""
     if not _NAME.fullmatch(text):
         raise SlurmError(f"{text!r} is no valid name of a node, a user or a reservation in Slurm")
+    return text
+
+
+def checked_user(text: str) -> str:
+    if not _USER.fullmatch(text):
+        raise SlurmError(f"{text!r} is no valid name of a user in Slurm")
     return text
 
 

@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
     PENDING_STATES,
+    SLURM_USERS,
     WAITING_TASKS,
     ArrayTask,
     SlurmJob,
@@ -40,11 +42,12 @@ _VALUE = re.compile(r"(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
 _NODE_START = re.compile(r"NodeName=")
 _JOB_START = re.compile(r"JobId=(\d+) ")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-_OWNER = re.compile(r" UserId=(?P<user>[^\s=]*)\((?P<user_id>\d+)\) GroupId=")
+_OWNER = re.compile(r" UserId=(?P<user>[^=()\n]*)\((?P<user_id>\d+)\) GroupId=")
+"""Names of directory services have blanks, `@`, `\\`, `+` and `$` in them."""
 _OWN_KEYS = re.compile(
     r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
     r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime"
-    r"|NumCPUs|NumTasks|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|Contiguous)="
+    r"|NumCPUs|NumTasks|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|OverSubscribe|Contiguous)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS, features of a
 cluster)."""
@@ -58,24 +61,33 @@ _SIZE = re.compile(r"(\d{1,15})([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _SEGMENT = re.compile(r"\sSegmentSize=(\d{1,9})(?!\S)")
 """Slurm prints it after the user's texts. One that imitates it lies about its own job."""
-_RESERVATION = re.compile(r" DelayBoot=\S+\s+Reservation=(\S+)")
+UNPRIVILEGED = (65534, 99)
+"""Numbers of the user "nobody": of today's systems, and of Red Hat's before version 8."""
+_RESERVATION = re.compile(r" Reservation=(\S+)\s+OverSubscribe=")
 _ARRAY = re.compile(r"JobId=\d+ ArrayJobId=(?P<array>\d+) ArrayTaskId=(?:(?P<task>\d+) )?")
 _HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
 _AFTER_USER_TEXT = (
     r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|SegmentSize|Switches|BurstBuffer|BurstBufferState|CPU_min_freq|CPU_max_freq"
-    r"|CPU_Governor|Gres(?:AllowTaskSharing|EnforceBind|OneTaskPerSharing)|KillOnInvalidDependent|SpreadJob|ExpeditedRequeue"
-    r"|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPer\w+|MailUser|NtasksPerTRES|Runtime|SELinuxContext"
+    r"|CPU_Governor|Gres(?:AllowTaskSharing|EnforceBind|OneTaskPerSharing)|KillO(?:n|In)InvalidDependent|SpreadJob|ExpeditedRequeue"
+    r"|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPer\w+|MailUser|NtasksPerTRES|Container(?:Type)?|SELinuxContext"
     r"|ResvPorts)=|\s*$)"
 )
-"""What Slurm prints behind a comment: src/api/job_info.c of 22.05, src/scontrol/info_job.c of 26.05."""
+"""What Slurm prints behind a comment: src/api/job_info.c of 22.05 to 24.05, src/scontrol/info_job.c of later ones."""
 _COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
 _MAIL = re.compile(r" MailUser=(\S+) MailType=([A-Z0-9_,]+)")
 _EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
-_BATCH_HOST = re.compile(r"\sNodeList=\S+\s+BatchHost=(\S+)")
+_BATCH_HOST = re.compile(r"\sNodeList=\S+(?:\s+(?:SchedNodeList|BatchFeatures)=\S+)*\s+BatchHost=(\S+)")
 _NODE_TEXTS = (" Comment=", " Extra=", " Reason=")
-_NODE_REASON = re.compile(r"\sReason=(?P<text>.*)\s\[(?P<user>[^\s\[\]@]+)@(?P<at>[\dT:-]+)\]", re.DOTALL)
+_NODE_REASON = re.compile(
+    r"\sReason=(?P<text>.*?)\s\[(?P<user>[^\[\]\n]+)@(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]"
+    r"(?=\s*$|\s{8}|\s+(?:Comment|Extra|Instance(?:Id|Type)|ReservationName|TLSCert\w+|Topology|Parameters)=)",
+    re.DOTALL,
+)
+"""Slurm prints user and time behind the first line of the reason, other lines after eight blanks, and the texts of
+administrators after it (src/api/node_info.c). A reason may quote another one.
+"""
 _UNIT_KEYS = {
     "SwitchName": UnitKind.SWITCH,
     "BlockName": UnitKind.BLOCK,
@@ -112,6 +124,20 @@ def slurmctld_started_at(config: Mapping[str, str]) -> int | None:
 def slurmctld_clock(config: Mapping[str, str]) -> int | None:
     """What slurmctld's clock showed when it printed its configuration; None: not known."""
     return epoch_seconds(config.get(AS_OF, ""))
+
+
+def slurm_user(config: Mapping[str, str]) -> frozenset[str]:
+    """Name and number of SlurmUser ("slurm(64030)"), by which Slurm signs its reasons: the number where the host of
+    scontrol does not know the name.
+    """
+    return frozenset(re.split(r"[()]", config.get("SlurmUser", ""))) - {"", *SLURM_USERS}
+
+
+def signed_by_slurm(nodes: list[SlurmNode], names: frozenset[str]) -> list[SlurmNode]:
+    """Nodes with the user slurm for SlurmUser, whatever the site has called it."""
+    if not names:
+        return nodes
+    return [replace(node, reason_user=SLURM_USERS[0]) if node.reason_user in names else node for node in nodes]
 
 
 def min_job_age(config: Mapping[str, str]) -> int:
@@ -382,7 +408,8 @@ def _job(record: str) -> SlurmJob | None:
     keys = _OWN_KEYS.findall(own_part)
     if len(keys) != len(set(keys)):
         return None  # a text of the user's repeats one of Slurm's keys
-    if all(key in record[user_text.start() :] for key in _ALWAYS_THERE):
+    rest = record[user_text.start() :]
+    if " OverSubscribe=" in rest or all(key in rest for key in _ALWAYS_THERE):
         return None  # a text of the user's ends with what looks like the end of Slurm's part
     segments = _SEGMENT.findall(record, user_text.start())
     reserved = _RESERVATION.search(own_part)
@@ -390,13 +417,14 @@ def _job(record: str) -> SlurmJob | None:
     submit_at = epoch_seconds(_need(own_part, "SubmitTime", record))
     if submit_at is None:
         raise SlurmError(f"scontrol printed no usable SubmitTime in {record[:120]!r}")
+    user_id = _integer(owner["user_id"], record)
     reason = _value(own_part, "Reason") or ""
     exit_code, _, exit_signal = (_value(own_part, "ExitCode") or "0:0").partition(":")
     return SlurmJob(
         job_id=_integer(start[1], record),
         submit_at=submit_at,
-        user=owner["user"],
-        user_id=_integer(owner["user_id"], record),
+        user=user_name(owner["user"], user_id),
+        user_id=user_id,
         name=record[: owner.start()].partition(" JobName=")[2],
         partition=_value(own_part, "Partition") or "",
         account=_value(own_part, "Account") or "",
@@ -429,8 +457,14 @@ def _job(record: str) -> SlurmJob | None:
         tmp_disk_mb=_megabytes(own_part, "MinTmpDiskNode"),
         contiguous=_value(own_part, "Contiguous") == "1",
         segment=int(segments[-1]) if segments else 0,
-        mail_to=_mail_to(record[user_text.start() :]),
+        mail_to=_mail_to(rest),
     )
+
+
+def user_name(printed: str, user_id: int) -> str:
+    """The user's number where this host does not know the user, as Slurm prints it from 23.11 on."""
+    unknown = not printed or (printed == "nobody" and user_id not in UNPRIVILEGED)
+    return str(user_id) if unknown else printed
 
 
 def _memory_mb(own_part: str) -> int:
@@ -505,7 +539,8 @@ def parse_extra(record: str) -> str:
 
 def parse_batch_host(record: str) -> str:
     """Node of one running job's batch script. Slurm takes no other for it. Raises SlurmError."""
-    match = _BATCH_HOST.search(record)
+    owners = list(_OWNER.finditer(record))
+    match = _BATCH_HOST.search(record, owners[0].end()) if len(owners) == 1 else None
     if match is None:
         raise SlurmError(f"scontrol printed no BatchHost in {record[:120]!r}: the job does not run")
     return match[1]

@@ -10,6 +10,7 @@ configuration as Slurm prints it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
 )
 from understudy_controlplane.slurm.cli import CommandLineGateway, checked_name, checked_names, checked_reason
-from understudy_controlplane.slurm.parse import hosts, mail_to, node_state
+from understudy_controlplane.slurm.parse import hosts, mail_to, node_state, user_name
 from understudy_controlplane.slurm.protocol import READS, SlurmError, SlurmUnavailable
 from understudy_controlplane.slurm.pyslurm_process import PyslurmWorker, WorkerDied
 
@@ -152,7 +153,7 @@ class PyslurmGateway:
 
     def nodes(self) -> list[SlurmNode]:
         found = self._read("nodes", (), list[_Node], _node)
-        return self._command_line.nodes() if found is None else found
+        return self._command_line.nodes() if found is None else self._command_line.signed(found)
 
     def jobs(self) -> list[SlurmJob]:
         found = self._read("jobs", (), list[_Job], _job)
@@ -334,6 +335,8 @@ def _node(one: _Node) -> SlurmNode:
 
 def _job(one: _Job) -> SlurmJob:
     values = msgspec.structs.asdict(one)
+    values["user"] = user_name(one.user, one.user_id)
+    values["reason"] = re.sub(r"\s", "_", one.reason)  # as scontrol prints it
     values["nodes"] = () if one.state in PENDING_STATES else hosts(one.nodes)
     values["excluded_nodes"] = hosts(one.excluded_nodes)
     values["required_nodes"] = hosts(one.required_nodes)

@@ -194,7 +194,8 @@ def _requeued_within_this_second(job: SlurmJob, now: float) -> bool:
 def _put_off_by_person(job: SlurmJob) -> str:
     """Why a person keeps the job from starting; empty: none does."""
     if job.held:
-        return f"the job is held ({job.reason}): its user or an administrator has to release it"
+        holder = "Slurm holds the job" if job.held_by_slurm else "the job is held"
+        return f"{holder} ({job.reason}): its user or an administrator has to release it"
     return "its user or an administrator has set a later begin time" if job.put_off else ""
 
 

@@ -1,0 +1,267 @@
+"""What Slurm prints at other sites: names of directory services, texts of people, states, holds and drains of its own.
+
+The inputs lie in tests/data/world/slurm; the order of fields is that of Slurm's source (`printed`).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import REPOSITORY
+from tests.slurm.printed import JOB_TEXTS, VERSIONS, job, node
+from understudy_controlplane.fleet.custody import (
+    SLURMS_REASONS,
+    Custody,
+    Holder,
+    Proof,
+    custody_in,
+    in_slurm,
+    kept_down,
+)
+from understudy_controlplane.fleet.hostlist import expand
+from understudy_controlplane.fleet.slurm import Service, SlurmJob, SlurmNode, TopologyUnit, UnitKind
+from understudy_controlplane.slurm.cli import checked_user
+from understudy_controlplane.slurm.parse import (
+    epoch_seconds,
+    parse_batch_host,
+    parse_extra,
+    parse_jobs,
+    parse_nodes,
+    parse_reservations,
+    parse_topology,
+    signed_by_slurm,
+    slurm_user,
+)
+from understudy_controlplane.slurm.protocol import SlurmError
+
+WORLD = REPOSITORY / "tests" / "data" / "world" / "slurm"
+SIGNED_AT = epoch_seconds("2026-07-25T11:59:03")
+
+
+def lines(name: str) -> list[str]:
+    return [one for one in (WORLD / name).read_text(encoding="utf-8").splitlines() if not one.startswith("#")]
+
+
+def read(printed: str) -> SlurmJob:
+    (found,) = parse_jobs(printed)
+    return found
+
+
+def shown(**given: str) -> SlurmNode:
+    (found,) = parse_nodes(node("24.11", **given))
+    return found
+
+
+USERS = lines("users.txt")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("user", USERS)
+def test_a_user_of_a_directory_service_is_read_and_can_get_a_reservation(version: str, user: str) -> None:
+    found = read(job(version, user=f"{user}(200512)", group="domain users@corp.example.org(200513)"))
+    assert (found.user, found.user_id, found.name) == (user, 200512, "train")
+    (drained,) = parse_nodes(node(version, state="IDLE+DRAIN", reason="board swap", user=user))
+    assert (drained.reason, drained.reason_user, drained.reason_at) == ("board swap", user, SIGNED_AT)
+    reserved = f"Nodes=n[1-2] Flags=IGNORE_JOBS TRES=cpu=2 Users={user} Groups=(null) Accounts=(null)"
+    (reservation,) = parse_reservations(f"ReservationName=seats StartTime=2026-03-01T10:00:00 {reserved}")
+    assert reservation.made_for(checked_user(user))
+
+
+@pytest.mark.parametrize("user", ["-alice", "alice,bob", "a\nb", "", " alice", "x Flags=MAINT"])
+def test_what_slurm_would_read_as_other_users_or_as_a_field_is_no_user(user: str) -> None:
+    with pytest.raises(SlurmError):
+        checked_user(user)
+
+
+@pytest.mark.parametrize(
+    ("printed", "user_id", "name"), [("nobody", 1001, "1001"), ("nobody", 99, "nobody"), ("", 1001, "1001")]
+)
+def test_a_user_whom_this_host_does_not_know_is_named_by_number(printed: str, user_id: int, name: str) -> None:
+    """Slurm 22.05 and 23.02 print "nobody" for all of them."""
+    assert read(job("22.05", user=f"{printed}({user_id})")).user == name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("place", JOB_TEXTS)
+def test_no_text_of_a_user_becomes_a_field(version: str, place: str) -> None:
+    """A job is read as it is, or left out."""
+    plain = read(job(version))
+    for forged in (
+        "Reservation=understudy_seats_4 OverSubscribe=NO",
+        "NodeList=n[1-8] BatchHost=n8",
+        "UserId=root(0) GroupId=root(0)",
+        "JobState=COMPLETED Reason=None",
+        "DelayBoot=00:00:00 Reservation=understudy_seats_4 OverSubscribe=NO Contiguous=0 Network=",
+        "SubmitTime=2020-01-01T00:00:00 Restarts=0",
+    ):
+        for text in (forged, f"x {forged}", f"x\n {forged}"):
+            printed = job(version, True, **{"comment": "understudy", place: text})
+            for found in parse_jobs(printed):
+                assert (found.user_id, found.state, found.nodes) == (plain.user_id, plain.state, plain.nodes)
+                assert (found.reservation, found.submit_at, found.restart_count) == ("", plain.submit_at, 6)
+                assert parse_batch_host(printed) == "n1"
+
+
+KEYS = ["JobState=", "Reservation=", "OverSubscribe=NO", "NodeList=n9", "Comment=", "Extra=", "[root@", "UserId=", "="]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([*KEYS, "x", " ", "\n", "]"]), max_size=9), st.sampled_from(JOB_TEXTS))
+def test_no_text_moves_a_job(pieces: list[str], place: str) -> None:
+    for version in ("22.05", "24.11", "26.05"):
+        for found in parse_jobs(job(version, True, **{place: "".join(pieces)})):
+            assert (found.job_id, found.user, found.state, found.nodes) == (4711, "alice", "RUNNING", ("n1", "n2"))
+            assert found.reservation == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_slurm_prints_between_the_fields_hides_none(version: str) -> None:
+    rare = {
+        "failed_node": "n3",
+        "wckey": "*",
+        "sched_nodes": "n[3-4]",
+        "batch_features": "h100",
+        "stepmgr": "Yes",
+        "cluster_features": "gpu",
+        "prefer": "h100&nvme",
+        "reservation": "understudy_seats_4",
+        "features": "[rack1|rack2]",
+        "extra": "Foo=bar baz",
+        "switches": "1@00:10:00",
+        "kill_on_invalid": "1",
+        "mail": "alice@corp.example.org MailType=FAIL",
+        "container": "/images/x",
+    }
+    found = read(job(version, True, **rare))
+    assert (found.reservation, found.features, found.comment) == ("understudy_seats_4", "[rack1|rack2]", "understudy")
+    assert (found.nodes, found.ranks_max, found.mail_to) == (("n1", "n2"), 16, "alice@corp.example.org")
+    assert parse_batch_host(job(version, True, **rare)) == "n1"
+    assert parse_extra(job(version, True, **rare)) == ("" if version == "22.05" else "Foo=bar baz")
+    for last in ("kill_on_invalid", "container"):  # right behind the comment of a job without a script
+        assert read(job(version, False, **{last: "1"})).comment == "understudy"
+
+
+@pytest.mark.parametrize("version", ["25.05", "25.11", "26.05"])
+def test_a_segment_is_kept(version: str) -> None:
+    assert read(job(version, segment="8", tres_per_node="gres/gpu:4")).segment == 8
+    assert read(job(version)).segment == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("reason", "read_as"),
+    [
+        ("board swap", "board swap"),
+        ("was: Not responding [slurm@2026-01-01T00:00:00]", "was: Not responding [slurm@2026-01-01T00:00:00]"),
+        ("see Comment=x [ticket 7] Extra=y", "see Comment=x [ticket 7] Extra=y"),
+        ("two\nlines [bob@2026-01-01T00:00:00]", "two"),
+    ],
+)
+def test_a_reason_ends_where_slurm_signs_it(version: str, reason: str, read_as: str) -> None:
+    for more in ({}, {"comment": "fixed [bob@2026-01-01T00:00:00]"}, {"extra": "Reason=x [bob@2026-01-01T00:00:00]"}):
+        (found,) = parse_nodes(node(version, state="IDLE+DRAIN", reason=reason, user="root", **more))
+        assert (found.reason, found.reason_user, found.reason_at) == (read_as, "root", SIGNED_AT)
+        assert (found.base_state, set(found.flags)) == ("IDLE", {"DRAIN"})
+
+
+def test_features_with_equals_signs_are_features() -> None:
+    assert shown(features="h100,Fabric=ib,ofed=24.10").features == {"h100", "Fabric=ib", "ofed=24.10"}
+
+
+DRAINS = [tuple(one.partition(": ")[::2]) for one in lines("drain-reasons.txt")]
+
+
+@pytest.mark.parametrize(("where", "reason"), DRAINS)
+@pytest.mark.parametrize("user", ["slurm", "root"])
+def test_a_reason_of_slurms_own_is_slurms_and_the_same_words_of_a_person_are_not(
+    where: str, reason: str, user: str
+) -> None:
+    proof = Proof(where.rpartition(" ")[2])
+    drained = shown(state="IDLE+DRAIN", reason=reason, user=user)
+    assert SIGNED_AT is not None
+    assert in_slurm(drained) == Custody(Holder.SLURM, proof, SIGNED_AT)
+    assert custody_in(drained, None).by_others
+    alice = shown(state="IDLE+DRAIN", reason=reason, user="alice")
+    assert in_slurm(alice) == Custody(Holder.ADMINISTRATOR, Proof.REASON, SIGNED_AT)
+    failing = shown(state="IDLE+FAIL", reason=reason, user=user)
+    assert in_slurm(failing) == Custody(Holder.ADMINISTRATOR, Proof.FAIL, SIGNED_AT)
+    down = shown(state="DOWN", reason=reason, user=user)
+    assert in_slurm(down) == Custody(Holder.FREE if proof is Proof.SILENCE else Holder.SLURM, proof, SIGNED_AT)
+    assert kept_down(down) == (proof is not Proof.REASON)
+    assert not kept_down(shown(state="DOWN", reason=reason, user="alice"))
+
+
+def test_every_reason_of_the_table_is_in_slurms_source() -> None:
+    assert [words for words in SLURMS_REASONS if not any(one.startswith(words) for _, one in DRAINS)] == []
+    assert {one.split()[0] for one, _ in DRAINS} | {one.split()[1] for one, _ in DRAINS} <= set(VERSIONS)
+
+
+@pytest.mark.parametrize("signed", ["hpc-slurm", "64030"])
+def test_slurm_is_known_by_the_name_that_the_site_gives_slurmuser(signed: str) -> None:
+    """The host of scontrol may not know the name: then Slurm prints the number."""
+    drained = shown(state="IDLE+DRAIN", reason="Prolog error", user=signed)
+    (found,) = signed_by_slurm([drained], slurm_user({"SlurmUser": "hpc-slurm(64030)"}))
+    assert in_slurm(found).holder is Holder.SLURM
+    (other,) = signed_by_slurm([drained], slurm_user({"SlurmUser": "slurm(64030)"} if signed != "64030" else {}))
+    assert in_slurm(other).holder is Holder.ADMINISTRATOR
+
+
+@pytest.mark.parametrize(
+    ("file", "holder"), [("gres-of-a-site.txt", Holder.SLURM), ("drainer.txt", Holder.ADMINISTRATOR)]
+)
+def test_nodes_of_public_reports_are_read(file: str, holder: Holder) -> None:
+    """Slurm drains by itself; so does another program of the site, whose drain is respected."""
+    (found,) = parse_nodes((WORLD / file).read_text())
+    assert (found.service, in_slurm(found).holder) == (Service.DRAINING, holder)
+    assert found.reason_user
+    assert found.reason_at > 0
+
+
+@pytest.mark.parametrize(
+    ("state", "service"),
+    [
+        ("IDLE", Service.USABLE),
+        ("IDLE+EXTERNAL", Service.AWAY),
+        ("IDLE+DRAIN+INVALID_REG", Service.DRAINING),
+        ("IDLE+INVALID_REG", Service.DRAINING),
+        ("DOWN+NOT_RESPONDING", Service.SILENT),
+        ("DOWN+INVALID_REG", Service.DOWN),
+        ("ERROR", Service.DOWN),
+        ("UNKNOWN+NOT_RESPONDING", Service.SILENT),
+        ("IDLE+CLOUD+POWERED_DOWN", Service.AWAY),
+        ("DOWN+CLOUD+NOT_RESPONDING+POWERING_DOWN", Service.AWAY),
+        ("FUTURE", Service.AWAY),
+    ],
+)
+def test_a_node_is_usable_only_where_slurm_would_start_a_job(state: str, service: Service) -> None:
+    assert shown(state=state).service is service
+
+
+HELD = [one.split(" ", 2) for one in lines("held-jobs.txt")]
+
+
+@pytest.mark.parametrize(("state", "by", "reason"), HELD)
+def test_a_hold_is_a_persons_or_slurms(state: str, by: str, reason: str) -> None:
+    found = read(job("25.11", state=state, reason=reason, priority="0"))
+    assert found.held_by_slurm == (by == "slurm")
+    assert not read(job("25.11", state=state, reason=reason, priority="7")).held_by_slurm
+    assert not read(job("25.11", state="RUNNING", reason=reason, priority="0")).held_by_slurm
+
+
+@pytest.mark.parametrize("line", lines("host-lists.txt"))
+def test_host_lists_of_sites_are_read(line: str) -> None:
+    written, *names = line.split()
+    assert list(expand(written)) == names
+
+
+def test_blocks_of_names_with_several_numbers_are_read() -> None:
+    units = parse_topology((WORLD / "topology.txt").read_text())
+    assert units[0] == TopologyUnit(UnitKind.BLOCK, "b1", ("hpc-9", "hpc-13", "hpc-17", "hpc-21"), size=16)
+    assert units[1].nodes == units[2].nodes == ("g3-129-057", "g3-129-059", "g3-129-063")
+
+
+def test_tasks_of_an_array_with_a_limit_are_read() -> None:
+    found = read(job("22.05", array="ArrayJobId=80520 ArrayTaskId=31-33,71-74%2 ArrayTaskThrottle=2 "))
+    assert (found.job_id, found.not_alone != "", found.name) == (4711, True, "train")
