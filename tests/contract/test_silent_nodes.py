@@ -11,9 +11,9 @@ import pytest
 
 from tests.contract.slurm_sides import REAL_SIDES, FakeSide, RealSide, Side, node_of, until
 from tests.testbed.cluster import SlurmCluster
-from understudy_controlplane.fleet.custody import SLURM_USERS, Holder, custody_in, in_slurm
+from understudy_controlplane.fleet.custody import Holder, custody_in, in_slurm
 from understudy_controlplane.fleet.node import NodeRecord, NodeState
-from understudy_controlplane.fleet.slurm import Service
+from understudy_controlplane.fleet.slurm import SLURM_USERS, Service
 
 NEW = ("fake of 23.02", "26.05-cli")
 OWN, OTHERS = "understudy: xid.79: lost", "board swap"
