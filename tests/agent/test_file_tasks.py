@@ -38,6 +38,7 @@ from understudy_agent.files.carry_out import carry_out
 from understudy_agent.files.read import NanLook, regions_of_safetensors
 from understudy_agent.files.tasks import PROGRAM, FileTasks, in_own_unit, memory_is_limited
 from understudy_agent.files.user_process import ENDS_SECONDS
+from understudy_wire.checkpoint_formats import safetensors_tensors
 from understudy_wire.files import AnnouncedFile, CopyFiles, FileOutcome, FileResult, FileTask, ReadFiles, WarmFiles
 
 RATE = 1e9
@@ -239,7 +240,8 @@ def test_nan_in_a_tensor_is_found_and_nothing_else_is_taken_for_it(kind: str, bl
         whole_numbers = ("I64", b"\xff" * 24)  # as floats they would be NaN
         content = tensors(whole_numbers, (kind, of_kind(kind, *odd * 20, *more, *odd)), ("U8", b"\xff" * 5))
         size = 8 + int.from_bytes(content[:8], "little")
-        taking = NanLook("model.safetensors", regions_of_safetensors(json.loads(content[8:size]), size))
+        regions = regions_of_safetensors(safetensors_tensors(content[8:size], len(content)), size)
+        taking = NanLook("model.safetensors", regions)
         for at in range(0, len(content), block):
             taking.take(content[at : at + block])
 

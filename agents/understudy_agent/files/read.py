@@ -23,13 +23,13 @@ from understudy_agent.files.announced import (
     open_announced,
     sum_named,
 )
+from understudy_wire.checkpoint_formats import safetensors_header_bytes, safetensors_tensors
 
 SAMPLES = 16
 SAMPLE_BYTES = 1 << 16
 MANIFEST_BYTES_MAX = 64 << 20
 DESCRIPTION_BYTES = 8192
 DISTCP = ".distcp"
-HEADER_BYTES_MAX = 100_000_000  # safetensors' own limit
 INFINITY = {"F16": 0x7C00, "BF16": 0x7F80, "F32": 0x7F80_0000, "F64": 0x7FF0_0000_0000_0000}
 """Infinity as an unsigned number, by safetensors' name of the type; what is larger, without its sign, is NaN."""
 
@@ -211,25 +211,18 @@ def _read_zip(descriptor: int, place: str, size: int, whole: bool, pace: Pace) -
 
 
 def _read_safetensors(descriptor: int, place: str, size: int, start: bytes) -> NanLook:
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > min(size - 8, HEADER_BYTES_MAX):
-        raise Finding("bad", f"{place}: the length of its header is {length}")
-    header = _read_json(os.pread(descriptor, length, 8), place)
     try:
-        end = max((one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"), default=0)
-        look = NanLook(place, regions_of_safetensors(header, 8 + length))
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise Finding("bad", f"{place}: its header names no tensors") from None
-    if 8 + length + end != size:
-        raise Finding("bad", f"{place} has {size} bytes, its header describes {8 + length + end}")
-    return look
+        length = safetensors_header_bytes(start, size)
+        tensors = safetensors_tensors(os.pread(descriptor, length, 8), size)
+        return NanLook(place, regions_of_safetensors(tensors, 8 + length))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Finding("bad", f"{place}: {error}") from None
 
 
-def regions_of_safetensors(header: dict[str, Any], header_bytes: int) -> list[distcp.Region]:
-    tensors = [(name, one) for name, one in header.items() if name[:2] != "__"]
+def regions_of_safetensors(tensors: dict[str, Any], header_bytes: int) -> list[distcp.Region]:
     return [
         distcp.Region(header_bytes + int(begin), header_bytes + int(end), str(one.get("dtype")), name)
-        for name, one, (begin, end) in ((name, one, one["data_offsets"]) for name, one in tensors)
+        for name, one, (begin, end) in ((name, one, one["data_offsets"]) for name, one in tensors.items())
     ]
 
 
@@ -268,8 +261,9 @@ def _read_metadata(path: Path) -> None:
     except Exception as error:  # noqa: BLE001 - whatever a damaged one makes of it
         raise Finding("bad", f"{place} cannot be read: {error}") from None
     for name in {text for text in texts if text.endswith(".distcp") and "/" not in text}:
-        if not (path / name).is_file():
-            raise Finding("bad", f"{place} names {name}, which is not there")
+        shard = path / name
+        if not shard.is_file() or not shard.stat().st_size:
+            raise Finding("bad", f"{place} names {name}, which is {'empty' if shard.is_file() else 'not there'}")
 
 
 def _read_manifest(place: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,20 +53,24 @@ def checkpoints() -> None:
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @json_option
 def scan_folder(path: Path, as_json: bool) -> None:
-    """List what looks like a checkpoint in a folder and belongs to you, also where no job announced it. Nothing is
-    loaded, changed or reported.
+    """List checkpoints in a folder that belong to you, newest first, also where no job announced them, and what speaks
+    against each. Pickles are not loaded, nothing is changed or reported, and contents of tensors are not looked at.
     """
-    from understudy_controlplane.cli.scanned_checkpoints import scan
+    from understudy_controlplane.cli.scanned_checkpoints import Scan
 
-    found = sorted(scan(path, os.getuid()), key=lambda one: one.written_at, reverse=True)
-    lines = map(_scanned, found) if found else [f"nothing of yours in {path} looks like a checkpoint"]
-    show([dataclasses.asdict(one) for one in found], as_json, lambda _: map(one_line, lines))
+    scan = Scan(path, os.getuid())
+    found = sorted(scan.checkpoints(), key=lambda one: one.written_at, reverse=True)
+    lines = [*map(_scanned, found)] or [f"nothing of yours in {path} looks like a checkpoint"]
+    lines += [f"note: {one}" for one in scan.notes]
+    show({"checkpoints": found, "notes": scan.notes}, as_json, lambda _: map(one_line, lines))
 
 
 def _scanned(one: Scanned) -> str:
     step = "step not known" if one.step is None else f"step {one.step}"
-    doubt = f": {one.doubt}" if one.doubt else ""
-    return f"{step}, {one.path}, {one.kind}, {one.size_bytes / 1e6:.1f} MB, {date(one.written_at)}{doubt}"
+    unread = f" ({one.unread})" if one.unread else ""
+    state = f"doubtful: {one.doubt}" if one.doubt else "whole, as far as it was looked at" if one.unread else "whole"
+    size = f"{one.size_bytes / 1e6:.1f} MB in {counted(one.files, 'file')}"
+    return f"{step}, {one.path}, {one.kind}, {size}, {date(one.written_at)}: {state}{unread}"
 
 
 @checkpoints.command("show")
