@@ -333,6 +333,17 @@ A row that a site changed applies as it is: details in the line are ignored, and
 `understudy explain xid 94` (or `sxid 20034`) shows what follows and why; `understudy analyze kernel-log FILE` does so
 for every line of a log.
 
+The log may be of one machine or of many: what dmesg, journalctl, syslog, Talos or a collector of logs wrote, in many
+languages, with what pdsh, clush, Ansible, `srun -l` or grep put before it, packed or not ([inputs](inputs.md)). The
+best is `journalctl -k -a -o json`: it names machine, time, boot and writer of each message. The analysis says what a
+log does not:
+
+| the log has | the analysis |
+|---|---|
+| no names of machines | begins another machine where the clock goes back or the kernel starts again |
+| no time that it can read | judges each error by itself: it is in no burst, and repetition is not counted |
+| messages of programs, or behind unknown words | counts none of them; shows their number and the first ones |
+
 ## What comes first
 1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
    error, where the driver reports an action with that code (*154 since*). `to 0x0` clears the action before.

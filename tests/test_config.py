@@ -31,6 +31,12 @@ def test_a_fresh_install_only_observes() -> None:
     assert parse_config('cluster = "c"', "site.toml").mode is Mode.OBSERVE
 
 
+def test_a_file_that_an_editor_of_windows_saved_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_bytes(b'\xef\xbb\xbfcluster = "c"\r\nmode = "act"\r\n')
+    assert load_config(file).mode is Mode.ACT
+
+
 def test_an_unknown_key_is_refused_with_the_key_that_was_meant() -> None:
     assert complaint('cluster = "c"\nmoed = "act"') == "site.toml: unknown key 'moed'; did you mean 'mode'?"
 

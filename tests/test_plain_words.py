@@ -94,7 +94,7 @@ def files() -> Iterator[tuple[str, str]]:
         for path in sorted((REPOSITORY / folder).rglob("*")):
             hidden = any(part.endswith((".egg-info", "__pycache__")) for part in path.parts)
             if path.suffix in SUFFIXES and path.is_file() and not hidden:
-                yield str(path.relative_to(REPOSITORY)), path.read_text()
+                yield str(path.relative_to(REPOSITORY)), path.read_text(errors="replace")  # recorded logs have bytes
 
 
 WORD_LIST = read_word_list()

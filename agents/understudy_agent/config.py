@@ -142,7 +142,7 @@ def _checked(url: str, origin: str) -> str:
 def load_config(path: Path) -> Config:
     """Raises ConfigError when the file is missing, unreadable or wrong."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         remedy = "copy it from /etc/understudy/nodes of the control plane's host, or name another file with --config"
         raise ConfigError(f"{path}: cannot be read: {error}; {remedy}") from error
@@ -213,7 +213,7 @@ def read_boot_id(config: Config) -> str:
 
 def _read_value(path: Path, key: str, remedy: str) -> str:
     try:
-        value = path.read_text().strip()
+        value = path.read_text(encoding="utf-8-sig").strip()
     except PermissionError as error:
         raise ConfigError(
             f"{key}: {path} cannot be read: {error.strerror}; run this as the owner of the file"

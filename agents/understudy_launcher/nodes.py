@@ -59,8 +59,8 @@ class FileVerdicts:
 
     def _read(self) -> Mapping[str, str]:
         if self._path.is_dir():
-            return {one.name: _reason(one.read_text(errors="replace")) for one in sorted(self._path.iterdir())}
-        lines = (line.split(maxsplit=1) for line in self._path.read_text(errors="replace").splitlines())
+            return {one.name: _reason(one.read_text("utf-8-sig", "replace")) for one in sorted(self._path.iterdir())}
+        lines = (line.split(maxsplit=1) for line in self._path.read_text("utf-8-sig", "replace").splitlines())
         return {fields[0]: _reason("".join(fields[1:])) for fields in lines if fields}
 
 

@@ -25,6 +25,14 @@ def test_two_lines_are_a_whole_configuration() -> None:
     assert config.nvml.enabled
 
 
+def test_files_that_an_editor_of_windows_saved_are_read(tmp_path: Path) -> None:
+    file, token = tmp_path / "agent.toml", tmp_path / "token"
+    file.write_bytes(b"\xef\xbb\xbf" + LEAST.replace("\n", "\r\n").encode())
+    token.write_bytes(b"\xef\xbb\xbfuds1.secret\r\n")
+    assert load_config(file).control_plane_urls == ("http://head1:7117", "http://head2:7117")
+    assert read_token(token) == "uds1.secret"
+
+
 def test_without_slurmd_nodename_the_node_is_the_short_host_name() -> None:
     node = parse_config(LEAST, "agent.toml", {}).node
     assert node
@@ -110,7 +118,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_token_that_another_user_owns_leads_to_no_advice_to_write_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(_path: Path) -> str:
+    def closed(_path: Path, **_: str) -> str:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_text", closed)

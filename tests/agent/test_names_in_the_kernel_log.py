@@ -15,6 +15,7 @@ import pytest
 
 from understudy_agent.sample.kernel_record import RecordError, parse_record
 from understudy_controlplane.cli.analyze.kernel_log import collect
+from understudy_controlplane.cli.analyze.log_records import text_records
 from understudy_controlplane.detect.node_log import kernel_row_name
 from understudy_controlplane.xid_policy import default_policy
 from understudy_wire.facts import KernelPattern
@@ -171,12 +172,13 @@ def test_the_analysis_of_a_log_reads_no_name_as_a_line(prefix: str) -> None:
         for name, file in names(line):
             first, *more = form.format(name=name, file=file).split("\n")
             logged = [prefix + first, *("    " + one for one in more)]  # as dmesg and journalctl show it
-            assert collect(logged, 2026, 180.0).logs == {}, logged
+            assert collect(text_records(logged), 1.8e9, 180.0).sources == {}, logged
 
 
 @pytest.mark.parametrize("text", ["gpu17 python3[12]: ", "gpu17 systemd[1]: ", "gpu17 sshd[1]: kernel: "])
 def test_the_analysis_of_a_log_takes_only_the_kernels_own_lines(text: str) -> None:
-    assert collect([f"Nov 21 18:48:46 {text}{line}" for line in LINES], 2026, 180.0).logs == {}
+    lines = [f"Nov 21 18:48:46 {text}{line}" for line in LINES]
+    assert collect(text_records(lines), 1.8e9, 180.0).sources == {}
 
 
 def test_a_form_takes_no_time_that_grows_faster_than_its_line() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from understudy_controlplane.cli.analyze import kernel_log
-from understudy_controlplane.cli.analyze.kernel_log import collect, parse_line
+from understudy_controlplane.cli.analyze.kernel_log import Reading, collect
+from understudy_controlplane.cli.analyze.log_messages import Message, Reader, Unread
+from understudy_controlplane.cli.analyze.log_records import text_records
 from understudy_controlplane.cli.main import root
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=python, GPU has fallen off the bus."
@@ -19,6 +24,16 @@ SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 30 LTSSM
 KILLED = "Memory cgroup out of memory: Killed process 42 (python) total-vm:1kB"
 CONTAINED = "pcieport 0000:16:01.0: DPC: containment event, status:0x1f01 source:0x0000"
 AT = 1_795_286_926.0  # 2026-11-21 18:48:46 UTC
+NOW = AT + 3600.0
+
+
+def read(line: str) -> Message | Unread | None:
+    (record,) = text_records([line])
+    return Reader(NOW).read(record)
+
+
+def collected(*lines: str) -> Reading:
+    return collect(text_records(lines), NOW, 180.0)
 
 
 def invoked(*arguments: str, given: str | bytes | None = None, status: int = 0) -> str:
@@ -56,31 +71,31 @@ def analyzed(*lines: str, **options: Any) -> dict[str, Any]:
 )
 def test_every_format_of_a_log_is_read(prefix: str, host: str, at: float | None) -> None:
     for words in (XID, SWITCH, KILLED, CONTAINED):
-        line = parse_line(prefix + words, 2026)
-        assert line is not None
+        line = read(prefix + words)
+        assert isinstance(line, Message)
         assert (line.text, line.host) == (words, host)
-        assert line.at == (None if at is None else pytest.approx(at))
+        assert (line.time and line.time.at) == (None if at is None else pytest.approx(at))
 
 
 def test_journalctls_json_is_read() -> None:
     entry = {"MESSAGE": XID, "__REALTIME_TIMESTAMP": "1795286926000000", "_HOSTNAME": "gpu17", "PRIORITY": "3"}
-    line = parse_line(json.dumps(entry), 2026)
-    assert line is not None
-    assert (line.text, line.host, line.at) == (XID, "gpu17", AT)
+    line = read(json.dumps(entry))
+    assert isinstance(line, Message)
+    assert (line.text, line.host, line.time and line.time.at) == (XID, "gpu17", AT)
 
 
 @pytest.mark.parametrize("when", ["9" * 30, "9" * 400, "-" + "9" * 25, "soon"])
 def test_the_drivers_words_are_found_where_the_time_is_one_that_no_clock_shows(when: str) -> None:
-    line = parse_line(json.dumps({"MESSAGE": XID, "__REALTIME_TIMESTAMP": when}), 2026)
-    assert line is not None
-    assert (line.text[: len(XID)], line.at) == (XID, None)
+    line = read(json.dumps({"MESSAGE": XID, "__REALTIME_TIMESTAMP": when}))
+    assert isinstance(line, Message)
+    assert (line.text, line.time) == (XID, None)
 
 
 @pytest.mark.parametrize(
     "line", ["{", "[" * 5000, "{" * 5000, '{"MESSAGE": null}', "", "Nov 21 18:48:46 host kernel: usb"]
 )
 def test_other_lines_are_passed_over(line: str) -> None:
-    assert parse_line(line, 2026) is None
+    assert read(line) is None
 
 
 class TestVerdicts:
@@ -126,23 +141,64 @@ class TestVerdicts:
 
     def test_a_boot_in_between_clears_the_events_of_the_first_one(self) -> None:
         printed = analyzed(
-            f"[  100.000000] {XID}",
-            "[    0.000000] Linux version 6.1.0 (gcc)",
-            "[   50.000000] NVRM: Xid (PCI:0000:05:00): 43, pid=1, name=python, Ch 1",
+            f"[  100.000000] gpu17 kernel: {XID}",
+            "[    0.000000] gpu17 kernel: Linux version 6.1.0 (gcc)",
+            "[   50.000000] gpu17 kernel: NVRM: Xid (PCI:0000:05:00): 43, pid=1, name=python, Ch 1",
         )
         (node,) = printed["nodes"]
         assert [one["boot_id"] for one in node["events"]] == ["boot-0", "boot-1"]
         assert node["next"]["action"] == "nothing"
 
     def test_a_clock_that_falls_back_is_a_boot_as_well(self) -> None:
-        reading = collect([f"[ 9000.000000] {XID}", f"[    5.000000] {XID}"], 2026, 180.0)
-        assert {one.event.boot_id for one in reading.logs["node"].events(0.0)} == {"boot-0", "boot-1"}
+        reading = collected(f"[ 9000.000000] gpu17 kernel: {XID}", f"[    5.000000] gpu17 kernel: {XID}")
+        assert {one.event.boot_id for one in reading.sources["gpu17"].log.events(0.0)} == {"boot-0", "boot-1"}
 
-    def test_lines_without_times_are_one_burst_and_reported_as_such(self) -> None:
-        printed = analyzed(XID, "NVRM: Xid (PCI:0000:06:00): 74, pid=1, name=python, x")
-        assert printed["timed"] is False
-        assert [one["events"] for one in printed["nodes"][0]["bursts"]] == [2]
-        assert "not every line has a time" in invoked("analyze", "kernel-log", "-", given=XID)
+    def test_a_log_that_begins_with_its_end_is_of_one_boot(self) -> None:
+        lines = [f"Nov {day} 18:48:46 gpu17 kernel: {XID}" for day in (21, 20, 19)]
+        events = collected(*lines).sources["gpu17"].log.events(0.0)
+        assert [(one.event.boot_id, one.event.at) for one in events] == [
+            ("boot-0", AT - 2 * 86_400.0),
+            ("boot-0", AT - 86_400.0),
+            ("boot-0", AT),
+        ]
+
+    @pytest.mark.parametrize("start", ["[    0.000000] Linux version 6.1.0 (gcc)", ""])
+    def test_a_log_without_names_is_not_taken_for_one_machine_where_its_clock_goes_back(self, start: str) -> None:
+        printed = analyzed(f"[  200.000000] {XID}", start, f"[   50.000000] {XID.replace('79', '43')}")
+        assert [(one["node"], one["named"], one["next"]["repair"]) for one in printed["nodes"]] == [
+            ("node", False, "reboot"),
+            ("node 2", False, "none"),
+        ]
+        assert "2 parts are judged apart" in printed["notes"][0]
+
+    def test_lines_without_times_are_no_burst_and_reported_as_such(self) -> None:
+        lines = [XID, "NVRM: Xid (PCI:0000:06:00): 74, pid=1, name=python, x", *[XID.replace("79", "119")] * 3]
+        printed = analyzed(*lines)
+        (node,) = printed["nodes"]
+        assert (printed["timed"], node["timed"]) == (False, False)
+        assert [(one["events"], one["since"]) for one in node["bursts"]] == [(1, None), (1, None), (3, None)]
+        assert node["events"][2]["repair"] == "reset_gpu"  # a reboot if it came again, which is not known
+        assert "no time can be read in 5 lines" in printed["notes"][0]
+
+    def test_lines_of_a_machine_without_times_are_judged_apart_from_its_others(self) -> None:
+        printed = analyzed(f"Foo 99 99:99:99 gpu17 kernel: {XID}", f"Nov 21 18:48:46 gpu17 kernel: {XID}")
+        assert [(one["node"], one["timed"]) for one in printed["nodes"]] == [("gpu17", False), ("gpu17", True)]
+
+    def test_what_a_program_wrote_or_nothing_understands_is_shown_and_not_counted(self) -> None:
+        printed = analyzed(
+            f"Nov 21 18:48:46 gpu17 python[7]: {XID}",
+            f"it printed {XID}",
+            "Nov 21 18:48:46 gpu17 kernel: [80B blob data]",
+            json.dumps({"_TRANSPORT": "kernel", "MESSAGE": None}),
+        )
+        assert printed["nodes"] == []
+        assert [(one["line"], one["why"][:16]) for one in printed["unread"]["first"]] == [
+            (1, "a program wrote "),
+            (2, "what stands befo"),
+            (3, "journalctl left "),
+            (4, "journalctl leave"),
+        ]
+        assert "line 2: it printed NVRM" in invoked("analyze", "kernel-log", "-", given=f"\nit printed {XID}")
 
     def test_a_record_of_several_lines_belongs_to_one_machine(self) -> None:
         printed = analyzed(
@@ -215,6 +271,29 @@ class TestFiles:
         log.write_bytes(b"x" * 1_000_000 + b"\n" + XID.encode() + b"\n" + XID.encode() + b"y" * 1_000_000)
         assert json.loads(invoked("analyze", "kernel-log", str(log), "--json"))["nodes"][0]["events"][0]["count"] == 2
 
+    @pytest.mark.parametrize("pack", [lzma.compress, bz2.compress])
+    def test_other_packed_files_are_unpacked(self, tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+        log = tmp_path / "dmesg.packed"
+        log.write_bytes(pack(f"[  1.000000] {XID}\n".encode()))
+        assert "1 event of GPUs" in invoked("analyze", "kernel-log", str(log))
+
+    @pytest.mark.parametrize(
+        ("head", "command"), [(b"\x28\xb5\x2f\xfd", "zstd -dc"), (b"LPKSHHRH", "journalctl -k -a -o json --file")]
+    )
+    def test_a_file_of_zstd_or_journald_is_refused_with_the_command_that_prints_it(
+        self, tmp_path: Path, head: bytes, command: str
+    ) -> None:
+        log = tmp_path / "log"
+        log.write_bytes(head + bytes(100))
+        assert f"run `{command} {log}`" in invoked("analyze", "kernel-log", str(log), status=2).replace("\n", " ")
+
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+    def test_files_of_windows_are_read(self, tmp_path: Path, encoding: str) -> None:
+        log = tmp_path / "dmesg.txt"
+        log.write_bytes(f"[  1.000000] {XID}\r\n[  2.000000] {XID}\r\n".encode(encoding))
+        (node,) = json.loads(invoked("analyze", "kernel-log", str(log), "--json"))["nodes"]
+        assert [(one["time"], one["count"]) for one in node["events"]] == [("1.000000", 2)]
+
 
 class TestExplain:
     def test_what_an_xid_means_and_what_would_be_done(self) -> None:
@@ -262,9 +341,9 @@ class TestExplain:
 def test_of_a_long_log_no_more_is_remembered_than_the_service_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_log, "SHOWN_MAX", 1000)
     lines = (f"[{at}.000000] NVRM: Xid (PCI:0000:{at % 8:02x}:00): {at % 700}, pid=1" for at in range(1, 20_000))
-    reading = collect(lines, 2026, 180.0)
-    remembered = reading.logs["node"].events(0.0)
-    assert reading.lines["node"] == 19_999
+    reading = collected(*lines)
+    remembered = reading.sources["node"].log.events(0.0)
+    assert reading.sources["node"].lines == 19_999
     assert len(remembered) <= 500 * 30
     assert len(reading.shown) <= max(1000, 2 * len(remembered)) + 1
     assert all(("node", one.begun_at) in reading.shown for one in remembered)

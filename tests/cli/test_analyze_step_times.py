@@ -97,6 +97,12 @@ def test_the_order_of_columns_and_lines_is_of_no_matter(seed: int) -> None:
     assert {**result, "file": ""} == {**straight, "file": ""}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_table_that_a_spreadsheet_saved_is_read(encoding: str) -> None:
+    table = as_csv(rows()).decode().replace("\r\n", "\n").replace("\n", "\r\n")
+    assert suspects(judged("-", stdin=table.encode(encoding))) == [0]
+
+
 def test_without_roles_the_slow_worker_is_still_named() -> None:
     columns = ["step", "rank", "forward_seconds", "backward_seconds"]
     assert suspects(judged("-", stdin=as_csv(rows(), columns))) == [0]

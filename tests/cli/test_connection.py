@@ -57,7 +57,7 @@ def run(*arguments: str | Path, home: Path, status: int = 0, **environment: str)
 
 
 def test_the_token_of_the_named_file_goes_along_and_the_reason_alone_in_the_body(url: str, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("mine\n")
+    (tmp_path / "token").write_text("mine\r\n", "utf-8-sig")  # as an editor of Windows saves it
     printed = run("breaker", "reset", "cables", "--url", url, "--token-file", tmp_path / "token", home=tmp_path)
     assert "closed" in printed
     assert Plane.asked == [("/v1/breaker/reset", "Bearer mine", {"reason": "cables"})]
@@ -65,7 +65,7 @@ def test_the_token_of_the_named_file_goes_along_and_the_reason_alone_in_the_body
 
 def test_without_a_named_file_the_users_own_counts(url: str, tmp_path: Path) -> None:
     (tmp_path / ".config" / "understudy").mkdir(parents=True)
-    (tmp_path / ".config" / "understudy" / "token").write_text("own")
+    (tmp_path / ".config" / "understudy" / "token").write_text("own", "utf-8-sig")
     run("breaker", "reset", "cables", "--url", url, home=tmp_path)
     assert Plane.asked[0][1] == "Bearer own"
 

@@ -131,7 +131,7 @@ def test_verdicts_come_from_a_file_or_a_directory_and_can_be_taken_back(tmp_path
     path = tmp_path / "verdicts"
     verdicts = FileVerdicts(path)
     assert verdicts.poll() == {}
-    path.write_text("n1 Xid 79\n\nn2\n")
+    path.write_text("n1 Xid 79\n\nn2\n", "utf-8-sig")  # as an editor of Windows saves it
     assert verdicts.poll() == {"n1": "Xid 79", "n2": "a verdict, without a reason"}
     path.write_text("n2 again\n")
     assert verdicts.poll() == {"n2": "again"}

@@ -53,7 +53,7 @@ def test_a_wrong_file_is_refused_with_its_cause(text: str, words: str) -> None:
 
 def test_slurm_and_the_file_are_one_topology_and_a_broken_file_leaves_the_one_before(tmp_path: Path) -> None:
     file = tmp_path / "topology.toml"
-    file.write_text(SITE)
+    file.write_text(SITE, "utf-8-sig")  # as an editor of Windows saves it
     reader, config = TopologyReader(VirtualSlurm(["n1", "n2", "n3", "n4"])), b.config(topology={"file": str(file)})
     topology = reader.read(config, NODES, 0.0, "")
     assert topology.by_label["pod east"].nodes == ("n1", "n2")

@@ -144,10 +144,10 @@ def _token(file: Path | None) -> str:
     """Empty where no file is named and none of the usual ones can be read: a site may have open reads."""
     if file is not None:
         try:
-            return file.read_text().strip()
+            return file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             fail(f"{file}: cannot be read: {error}; name the file of your own token with --token-file", Exit.USAGE)
     for usual in TOKEN_FILES:
         with suppress(OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
-            return usual.expanduser().read_text().strip()
+            return usual.expanduser().read_text(encoding="utf-8-sig").strip()
     return ""

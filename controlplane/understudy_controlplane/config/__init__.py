@@ -160,7 +160,7 @@ def _refuse_fixed(raw: dict[str, Any], origin: str) -> None:
 def load_config(path: Path) -> Config:
     """Raises ConfigError when the file is missing, unreadable or wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         remedy = "`understudy init` writes it; or name another file with --config"
         if isinstance(error, PermissionError):

@@ -31,7 +31,7 @@ def read_secret(path: Path) -> str:
     if len(content) > BYTES_MAX:
         raise SecretError(f"{path} has more than {BYTES_MAX} bytes; name the file with the address or key alone")
     try:
-        text = content.decode().strip()
+        text = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise SecretError(f"{path} is not UTF-8; write the address or key as text") from error
     if not text:

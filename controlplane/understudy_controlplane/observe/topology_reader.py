@@ -91,6 +91,6 @@ def fabric_domains(path: Path, nodes: Collection[str]) -> list[Domain]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TopologyFileError(f"{path}: cannot be read: {error}; name a file that this user may read") from error

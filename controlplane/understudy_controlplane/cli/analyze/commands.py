@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -23,15 +24,18 @@ def analyze() -> None:
 def analyze_kernel_log(file: str, config: Path, driver: str, as_json: bool) -> None:
     """Find the driver's events in a kernel log, with a verdict for each and what the control plane would do.
 
-    FILE is the output of dmesg, journalctl or /dev/kmsg; `-` is standard input.
+    FILE is what dmesg, journalctl, syslog or a collector of logs wrote, of one machine or of many, also packed; `-` is
+    standard input. Best is `journalctl -k -a -o json`, which names machine, time and who wrote each message.
     """
     from understudy_controlplane.cli.analyze import kernel_log
+    from understudy_controlplane.cli.analyze.input_file import InputError, opened
+    from understudy_controlplane.cli.analyze.log_records import records
 
     settings = config_or_defaults(config)
     try:
-        silence_seconds = settings.xid.burst_silence_seconds
-        reading = kernel_log.collect(kernel_log.read_lines(file), kernel_log.this_year(), silence_seconds)
-    except kernel_log.LogError as error:
+        with opened(file) as content:
+            reading = kernel_log.collect(records(content), time.time(), settings.xid.burst_silence_seconds)
+    except InputError as error:
         fail(str(error), Exit.USAGE)
     analysis = kernel_log.analyze(reading, settings, driver)
     show(kernel_log.as_record(analysis), as_json, lambda _: kernel_log.lines(analysis))

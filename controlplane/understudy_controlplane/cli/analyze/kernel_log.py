@@ -1,51 +1,46 @@
 """`understudy analyze kernel-log FILE`: what the control plane would find and decide from a kernel log.
 
-Reads what dmesg, journalctl, syslog and /dev/kmsg write, with and without times, finds the driver's messages in the
-lines, and applies the control plane's detection and decisions to them. Other lines are ignored.
+Finds the kernel's messages about faults in the file (`log_records`, `log_messages`) and applies the control plane's
+detection and decisions to them. Machines that the log does not name are not merged, lines without a time are not
+joined to a burst, and a message that could not be read is reported.
 """
 
 from __future__ import annotations
 
-import calendar
-import gzip
-import json
-import re
-import sys
-import time
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from pathlib import Path
-from typing import IO
 
 import click
 
+from understudy_controlplane.cli.analyze.log_messages import Message, Reader, Unread
+from understudy_controlplane.cli.analyze.log_records import Record
 from understudy_controlplane.config import Config, Mode
 from understudy_controlplane.decide.judge import decide
+from understudy_controlplane.decide.ladder import LADDER, RUNGS
 from understudy_controlplane.detect.kernel_log import kernel_log
 from understudy_controlplane.detect.node_log import NodeLog, kernel_row_name
 from understudy_controlplane.detect.xid import Judged, burst_shown, judge_logs
 from understudy_controlplane.fleet.counted import counted, times
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.finding import Finding, HardwareDetail
+from understudy_controlplane.fleet.finding import ACCUSING, Finding, HardwareDetail
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.plain_text import one_line
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import SlurmShown, Snapshot
+from understudy_controlplane.xid_policy import Repair
 from understudy_wire.facts import KernelEvent
-from understudy_wire.kernel_line import is_about_a_device, is_of_the_kernel
+from understudy_wire.kernel_line import decode
 from understudy_wire.values import TEXT_CHARACTERS_MAX
 
-LINE_BYTES_MAX = 65_536
-"""A longer line is read in pieces of this size."""
-
 NAMELESS = "node"
-"""The node of a log without host names."""
+"""The machine of a log that names none."""
 
 CLOCK_FALLS_BACK_SECONDS = 60.0
+
+SEQUENCE_STEP = 1_000_000
+"""Lines of one second that keep their order."""
 
 SHOWN_MAX = 50_000
 """Times kept as they were logged; above that, times that will not be shown are dropped."""
@@ -53,201 +48,167 @@ SHOWN_MAX = 50_000
 NOT_SETTLED_SECONDS = 86_400.0
 """The log is judged as if a day had passed since its end, so that nothing is pending."""
 
-_ISO_TIME = r"(?:\S{2,6} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\s*(?:Z|[+-]\d\d:?\d\d|[A-Z]{3,5})?\s+"
-_SYSLOG_TIME = r"\S{2,6}\s+\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,9})?\s+"
-_BEFORE = re.compile(
-    r"(?:<\d{1,3}>)?(?:kern\s*:\s*\w+\s*:\s*)?(?:" + _ISO_TIME + "|" + _SYSLOG_TIME + r")?"
-    r"(?:\[[^\[\]]{0,40}\d[^\[\]]{0,40}\]\s*){0,3}"
-    r"(?:(?P<host>[\w.-]{1,255})\s+kernel:\s+(?:\[\s*\d{1,10}\.\d{3,9}\]\s*)?|kernel:\s+)?"
-)
-"""All that may stand before a message of the kernel. What comes behind it is the message: users choose names that the
-kernel prints in its messages, so no message is searched for.
-"""
-
-_KMSG = re.compile(r"(?P<priority>\d{1,6}),\d{1,18},(?P<microseconds>\d{1,16}),(?P<flags>[^,;]*)[^;]*;")
-_MONOTONIC = re.compile(r"\[\s*(?P<seconds>\d{1,10}\.\d{3,9})\]")
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\s*(Z|[+-]\d\d:?\d\d)?")
-_DAY = r"(?P<month>[A-Z][a-z]{2})\s+(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d)"
-_CTIME = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _DAY + r" (?P<year>\d{4})")
-_SYSLOG = re.compile(r"^(?:<\d{1,3}>)?" + _DAY + r"(?P<fraction>\.\d{1,9})?\s")
-_START = re.compile(r"Linux version \d")
-"""The first words of every boot."""
-
-_MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
+UNREAD_SHOWN = 5
+LOGGED_CHARACTERS_MAX = 160
+"""How many messages that were not read are shown, and how much of each."""
 
 
-class LogError(Exception):
-    """The log cannot be read; the message says why."""
+@dataclass
+class Source:
+    """Lines that are judged together: with or without a time, of a machine, or of a part of a log without names."""
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A message of the driver, and what comes before it in the line."""
-
-    text: str
     host: str
-    at: float | None  # seconds; since the epoch, or since the machine's start
-    shown: str  # the time as it was logged
+    named: bool
+    timed: bool
+    log: NodeLog
+    lines: int = 0
+    ended_at: float = 0.0  # the latest time
 
 
 @dataclass
 class Reading:
-    """The events of a log: for each host as many as the control plane keeps, however long the log is."""
+    """The events of a log: for each machine as many as the control plane keeps, however long the log is."""
 
     lines_total: int = 0
-    lines: Counter[str] = field(default_factory=Counter)  # host → lines with a message of the driver
-    logs: dict[str, NodeLog] = field(default_factory=dict)
-    ended_at: float = 0.0  # the latest time
-    shown: dict[tuple[str, float], str] = field(default_factory=dict)  # (host, time) → as it was logged
+    sources: dict[str, Source] = field(default_factory=dict)
+    shown: dict[tuple[str, float], str] = field(default_factory=dict)  # (source, time) → as it was logged
     shown_kept: int = 0  # how many were left when it was last pruned
-    timed: bool = True  # every line had a time
+    unread: Counter[str] = field(default_factory=Counter)  # reason → messages
+    unread_first: list[tuple[Record, str]] = field(default_factory=list)
+
+    @property
+    def timed(self) -> bool:
+        return all(source.timed for source in self.sources.values())
+
+    @property
+    def ended_at(self) -> float:
+        return max((source.ended_at for source in self.sources.values()), default=0.0)
 
     def add(self, event: StoredKernelEvent, shown: str) -> None:
-        self.logs[event.node].add(event)
-        self.ended_at = max(self.ended_at, event.event.at)
+        source = self.sources[event.node]
+        source.log.add(event)
+        source.ended_at = max(source.ended_at, event.event.at)
         self.shown.setdefault((event.node, event.event.at), shown)
         if len(self.shown) > max(SHOWN_MAX, 2 * self.shown_kept):
-            begun = {(host, one.begun_at) for host, log in self.logs.items() for one in log.events(float("-inf"))}
+            begun = {(key, one.begun_at) for key, of in self.sources.items() for one in of.log.events(float("-inf"))}
             self.shown = {key: words for key, words in self.shown.items() if key in begun}
             self.shown_kept = len(self.shown)
+
+    def not_read(self, record: Record, why: str) -> None:
+        self.unread[why] += 1
+        if len(self.unread_first) < UNREAD_SHOWN:
+            self.unread_first.append((record, why))
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The decision that would act on the node, or would if no guard prevented it."""
+
+    decision: Decision
+    repair: Repair | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
     reading: Reading
     judged: dict[str, list[Judged]]
-    decisions: dict[str, list[Decision]]
+    following: dict[str, Following | None]  # None: nothing follows
     others: dict[str, list[Finding]]  # of lines without a code
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a file, plain or gzip, or of standard input ("-"). Raises LogError."""
-    try:
-        if path == "-":
-            yield from _split(sys.stdin.buffer)
-            return
-        with Path(path).open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else Path(path).open("rb") as log:
-            yield from _split(log)
-    except (OSError, EOFError, zlib.error) as error:
-        raise LogError(f"{path}: cannot be read: {error}") from error
-
-
-def _split(log: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
-    while piece := log.readline(LINE_BYTES_MAX):
-        yield piece.decode("utf-8", "replace").rstrip("\r\n")
-
-
-def parse_line(line: str, year: int) -> Line | None:
-    """The driver's message in a line of a log; None: there is none. `year` is for times without a year."""
-    found = _from_json(line) if line.startswith("{") else None
-    if found is not None:
-        return found
-    record = _KMSG.match(line)
-    if record is not None:
-        text = line[record.end() :]
-        if not is_of_the_kernel(int(record["priority"]), record["flags"], text) or not _means_something(text):
-            return None
-        seconds = int(record["microseconds"]) / 1e6
-        return Line(text, "", seconds, f"{seconds:.6f}")
-    before = _BEFORE.match(line)
-    if before is None or not _means_something(line[before.end() :]):
-        return None
-    at, shown = _time(before[0], year)
-    return Line(line[before.end() :], before["host"] or "", at, shown)
-
-
-def _means_something(text: str) -> bool:
-    """It is one of the driver, or one that a row of the policy has."""
-    return is_about_a_device(text) or bool(kernel_row_name(text))
-
-
-def _from_json(line: str) -> Line | None:
-    """A line of `journalctl -o json`."""
-    try:
-        entry = json.loads(line)
-        text, host = str(entry["MESSAGE"]), str(entry.get("_HOSTNAME", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    try:
-        at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6 if "__REALTIME_TIMESTAMP" in entry else None
-        shown = "" if at is None else _utc(at)
-    except (ValueError, TypeError, OverflowError, OSError):  # OSError: a year that this machine cannot represent
-        at, shown = None, ""
-    if entry.get("_TRANSPORT", "kernel") != "kernel" or not _means_something(text):
-        return None
-    return Line(text, host, at, shown)
-
-
-def _time(prefix: str, year: int) -> tuple[float | None, str]:
-    try:
-        return _wall_time(prefix, year) or _since_start(prefix)
-    except (ValueError, OverflowError):  # no such day
-        return None, ""
-
-
-def _wall_time(prefix: str, year: int) -> tuple[float, str] | None:
-    iso = _ISO.search(prefix)
-    if iso is not None:
-        zone = (iso[8] or "+00:00").replace("Z", "+00:00")
-        whole = datetime.fromisoformat(f"{iso[1]}-{iso[2]}-{iso[3]}T{iso[4]}:{iso[5]}:{iso[6]}{zone}")
-        return whole.timestamp() + float(f"0.{iso[7] or 0}"), iso[0].strip()
-    named = _CTIME.search(prefix) or _SYSLOG.match(prefix)
-    if named is None or named["month"] not in _MONTHS:
-        return None
-    parts = named.groupdict()
-    hour, minute, second = (int(part) for part in named["clock"].split(":"))
-    day = datetime(int(parts.get("year") or year), _MONTHS[named["month"]], int(named["day"]), hour, minute, second)
-    return calendar.timegm(day.timetuple()) + float(parts.get("fraction") or 0), named[0].strip(" [")
-
-
-def _since_start(prefix: str) -> tuple[float | None, str]:
-    found = _MONOTONIC.search(prefix)
-    return (float(found["seconds"]), found["seconds"]) if found else (None, "")
-
-
-def collect(lines: Iterable[str], year: int, silence_seconds: float) -> Reading:
-    """Events of each host, as the control plane would have received them. Another kernel start message, or a clock
-    that goes back, begins a new boot. `silence_seconds` ends a storm.
+def collect(records: Iterable[Record], now: float, silence_seconds: float) -> Reading:
+    """Events of each machine, as the control plane would have received them. `silence_seconds` ends a storm; of a time
+    without a year, the last one before `now` counts.
     """
-    reading = Reading()
-    boots: dict[str, int] = {}
-    latest: dict[str, float] = {}
-    host = NAMELESS
-    in_record = False  # the line before was the driver's, so that an indented one may belong to it
-    for raw in lines:
-        reading.lines_total += 1
-        indented = raw[:1].isspace()
-        line = parse_line(raw.lstrip(), year) if not indented or in_record else None
-        in_record = line is not None
-        if line is None:
-            before = _KMSG.match(raw) or _BEFORE.match(raw)
-            if before is not None and _START.match(raw, before.end()):
-                host = before.groupdict().get("host") or NAMELESS
-                boots[host] = boots.get(host, -1) + 1
-                latest.pop(host, None)
-            continue
-        goes_on = indented and line.at is None  # a further line of the same record
-        host = line.host or (host if goes_on else NAMELESS)
-        reading.timed = reading.timed and (goes_on or line.at is not None)
-        at = latest.get(host, 0.0) if line.at is None else line.at
-        if at < latest.get(host, at) - CLOCK_FALLS_BACK_SECONDS:
-            boots[host] = boots.get(host, 0) + 1
-        latest[host] = at
-        boots.setdefault(host, 0)
-        if host not in reading.logs:
-            reading.logs[host] = NodeLog(silence_seconds)
-        reading.lines[host] += 1
-        number = reading.lines[host]
-        event = KernelEvent(f"boot-{boots[host]}", number, at, line.text[:TEXT_CHARACTERS_MAX])
-        reading.add(StoredKernelEvent(number, host, at, event), line.shown)
+    reading, reader = Reading(), Reader(now)
+    sorted_in = _Sources(reading, silence_seconds)
+    for record in records:
+        reading.lines_total = max(reading.lines_total, record.number)
+        found = reader.read(record)
+        if isinstance(found, Unread):
+            reading.not_read(record, found.why)
+        elif found is not None:
+            sorted_in.add(found)
     return reading
+
+
+class _Sources:
+    """Keeps the lines of each machine and each boot apart.
+
+    A clock that counts from the machine's start and goes back, the kernel's first message and the journal's boot id
+    begin a new boot. In a log without names these may as well begin another machine's log: each part is one by itself.
+    """
+
+    def __init__(self, reading: Reading, silence_seconds: float) -> None:
+        self._reading = reading
+        self._silence = silence_seconds
+        self._parts = 1
+        self._boots: dict[str, list[str]] = {}  # machine → ids of its boots
+        self._latest: dict[str, float] = {}  # machine → its latest time
+        self._untimed: dict[tuple[object, ...], int] = {}
+
+    def add(self, message: Message) -> None:
+        host = self._machine(message)
+        if message.starts:
+            return
+        source = self._source(host, named=bool(message.host), timed=message.time is not None)
+        source.lines += 1
+        boot = len(self._boots[host]) - 1
+        if message.time is None:
+            at, shown, sequence = self._apart(host, message), "", source.lines
+        else:
+            at, shown = message.time.at, message.time.shown
+            # A log may begin with its end: what a wall clock shows is the order.
+            sequence = int(at) * SEQUENCE_STEP + source.lines % SEQUENCE_STEP if message.time.is_wall else source.lines
+        event = KernelEvent(f"boot-{boot}", sequence, at, message.text[:TEXT_CHARACTERS_MAX])
+        self._reading.add(StoredKernelEvent(source.lines, _key(host, timed=source.timed), at, event), shown)
+
+    def _machine(self, message: Message) -> str:
+        host = message.host or self._part()
+        begun = self._boots.setdefault(host, [])
+        at = message.time.at if message.time is not None and not message.goes_on else None
+        is_back = at is not None and at < self._latest.get(host, at) - CLOCK_FALLS_BACK_SECONDS
+        is_wall = message.time is not None and message.time.is_wall
+        if not message.host and ((begun and message.starts) or is_back):
+            self._parts += 1
+            host = self._part()
+            begun = self._boots.setdefault(host, [])
+        if message.boot and message.boot not in begun:
+            begun.append(message.boot)
+        elif not begun or (not message.boot and (message.starts or (is_back and not is_wall))):
+            begun.append("")
+        if at is not None:
+            self._latest[host] = at
+        return host
+
+    def _part(self) -> str:
+        return NAMELESS if self._parts == 1 else f"{NAMELESS} {self._parts}"
+
+    def _source(self, host: str, *, named: bool, timed: bool) -> Source:
+        key = _key(host, timed=timed)
+        if key not in self._reading.sources:
+            self._reading.sources[key] = Source(host, named, timed, NodeLog(self._silence))
+        return self._reading.sources[key]
+
+    def _apart(self, host: str, message: Message) -> float:
+        """A time for a line that has none: the same for each line about one error of one GPU, and outside of every
+        other burst. So nothing is counted as repeated, or as the echo of something else.
+        """
+        line = decode(message.text)
+        error = (host, line.form, line.code, line.bus_id, kernel_row_name(message.text))
+        number = self._untimed.setdefault(error, len(self._untimed))
+        return number * 2 * self._silence
+
+
+def _key(host: str, *, timed: bool) -> str:
+    return host if timed else f"{host}, lines without a time"
 
 
 def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
     """The control plane's detection and decisions, one node after the other."""
-    nodes = {host: _view(host, log.events(float("-inf")), driver) for host, log in reading.logs.items()}
+    sources = reading.sources
+    nodes = {key: _view(key, source.log.events(float("-inf")), driver) for key, source in sources.items()}
     snapshot = _snapshot(nodes, reading.ended_at + NOT_SETTLED_SECONDS)
     # Each boot by itself: messages of an earlier boot are judged as they were then.
     judged: dict[str, list[Judged]] = {host: [] for host in nodes}
@@ -259,22 +220,40 @@ def analyze(reading: Reading, config: Config, driver: str = "") -> Analysis:
         }
         for host, found in judge_logs(replace(snapshot, nodes=then), config.xid).items():
             judged[host] += found
-        for finding in kernel_log(replace(snapshot, nodes=then, now=reading.ended_at), config.xid):
-            others[finding.node].append(finding)
-    decisions = {
-        host: [one for one in _decide(snapshot, node, judged[host], others[host], config) if one.subject == host]
-        for host, node in nodes.items()
-    }
-    return Analysis(reading, judged, decisions, others)
+        for key, node in then.items():
+            alone = replace(snapshot, nodes={key: node}, now=sources[key].ended_at)
+            others[key] += kernel_log(alone, config.xid)
+    following = {key: _following(sources[key], node, judged[key], others[key], config) for key, node in nodes.items()}
+    return Analysis(reading, judged, following, others)
 
 
-def _decide(
-    snapshot: Snapshot, node: NodeView, judged: Sequence[Judged], others: Sequence[Finding], config: Config
-) -> list[Decision]:
-    """Decisions from the findings of its last boot, as if it were the only node."""
+def _following(
+    source: Source, node: NodeView, judged: Sequence[Judged], others: Sequence[Finding], config: Config
+) -> Following | None:
+    """What follows from the findings of the last boot. The repair ladder begins at the highest rung that one of them
+    needs, as in the control plane.
+    """
     findings = [one.finding for one in judged if one.reading.stored.event.boot_id == node.boot_id]
     findings += [one for one in others if isinstance(one.detail, HardwareDetail) and one.detail.boot_id == node.boot_id]
-    return decide(replace(snapshot, nodes={node.name: node}), findings, config)
+    decisions = decide(_snapshot({node.name: node}, source.ended_at + NOT_SETTLED_SECONDS), findings, config)
+    acts = (one for one in decisions if one.subject == node.name and (one.to_state or one.opens_incident))
+    decision = next(acts, None)
+    if decision is None:
+        return None
+    first = decision.finding
+    if first is None or first.signal not in ACCUSING:
+        return Following(decision, _repair(first), decision.reason)
+    highest = max((first, *(one for one in findings if one.signal in ACCUSING)), key=_rung)
+    reason = decision.reason if highest is first else f"{decision.reason}; {highest.summary}"
+    return Following(decision, _repair(highest), reason)
+
+
+def _repair(finding: Finding | None) -> Repair | None:
+    return finding.detail.repair if finding and isinstance(finding.detail, HardwareDetail) else None
+
+
+def _rung(finding: Finding) -> int:
+    return LADDER.index(RUNGS[_repair(finding) or Repair.NONE])
 
 
 def _boot_number(boot_id: str) -> int:
@@ -301,44 +280,64 @@ def _snapshot(nodes: dict[str, NodeView], now: float) -> Snapshot:
 
 def as_record(analysis: Analysis) -> Json:
     """The analysis, for JSON."""
+    reading = analysis.reading
     return {
-        "lines": analysis.reading.lines_total,
-        "timed": analysis.reading.timed,
+        "lines": reading.lines_total,
+        "timed": reading.timed,
+        "unread": {
+            "messages": reading.unread.total(),
+            "reasons": dict(reading.unread),
+            "first": [
+                {"line": record.number, "why": why, "text": _logged(record)} for record, why in reading.unread_first
+            ],
+        },
+        "notes": list(_notes(reading)),
         "nodes": [
             {
-                "node": host,
-                "lines": analysis.reading.lines[host],
-                "events": [_event_record(analysis.reading, host, one) for one in analysis.judged[host]],
-                "bursts": _burst_records(analysis.judged[host]),
-                "others": [_other_record(analysis.reading, one) for one in analysis.others[host]],
-                "next": _next_record(analysis.decisions[host]),
+                "node": source.host,
+                "named": source.named,
+                "timed": source.timed,
+                "lines": source.lines,
+                "events": [
+                    _event_record(reading, one.finding, one.reading.stored.begun_at) for one in analysis.judged[key]
+                ],
+                "bursts": _burst_records(analysis.judged[key], timed=source.timed),
+                "others": [_event_record(reading, one, one.at) for one in analysis.others[key]],
+                "next": _next_record(analysis.following[key]),
             }
-            for host in analysis.reading.logs
+            for key, source in reading.sources.items()
         ],
     }
 
 
-def _event_record(reading: Reading, host: str, one: Judged) -> dict[str, Json]:
-    stored = one.reading.stored
+def _event_record(reading: Reading, finding: Finding, at: float) -> dict[str, Json]:
     return {
-        "time": reading.shown.get((host, stored.begun_at), ""),
-        "at": stored.begun_at if reading.timed else None,
-        "rule": one.finding.rule,
-        "signal": one.finding.signal.value,
-        "summary": one.finding.summary,
-        **one.finding.evidence.shown(),
+        "time": reading.shown.get((finding.node, at), ""),
+        "at": at if reading.sources[finding.node].timed else None,
+        "rule": finding.rule,
+        "signal": finding.signal.value,
+        "summary": finding.summary,
+        **finding.evidence.shown(),
     }
 
 
-def _other_record(reading: Reading, one: Finding) -> dict[str, Json]:
-    return {
-        "time": reading.shown.get((one.node, one.at), ""),
-        "at": one.at if reading.timed else None,
-        "rule": one.rule,
-        "signal": one.signal.value,
-        "summary": one.summary,
-        **one.evidence.shown(),
-    }
+def _logged(record: Record) -> str:
+    return one_line((record.text or str(record.fields))[:LOGGED_CHARACTERS_MAX])
+
+
+def _notes(reading: Reading) -> Iterator[str]:
+    unnamed = sum(not source.named and source.timed for source in reading.sources.values())
+    if unnamed > 1:
+        yield (
+            f"the log names no machine, and its clock goes back or the kernel starts again: {unnamed} parts are judged "
+            "apart, because each may be of another machine"
+        )
+    untimed = sum(source.lines for source in reading.sources.values() if not source.timed)
+    if untimed:
+        yield (
+            f"no time can be read in {counted(untimed, 'line')}: each error is judged by itself, and what would follow "
+            "if it came again is not counted"
+        )
 
 
 def _bursts(judged: Sequence[Judged]) -> list[list[Judged]]:
@@ -348,31 +347,29 @@ def _bursts(judged: Sequence[Judged]) -> list[list[Judged]]:
     return list(groups.values())
 
 
-def _burst_records(judged: Sequence[Judged]) -> list[Json]:
+def _burst_records(judged: Sequence[Judged], *, timed: bool) -> list[Json]:
     return [
         {
             "boot_id": group[0].reading.stored.event.boot_id,
             "rules": [one.finding.rule for one in group],
             **burst_shown(group[0].burst),
+            **({} if timed else {"since": None, "until": None}),
         }
         for group in _bursts(judged)
     ]
 
 
-def _repair(decision: Decision) -> str | None:
-    detail = decision.finding.detail if decision.finding else None
-    return detail.repair.value if isinstance(detail, HardwareDetail) and detail.repair is not None else None
-
-
-def _next_record(decisions: Sequence[Decision]) -> dict[str, Json]:
-    """The decision that would act on the node, or would if no guard prevented it."""
-    chosen = next((one for one in decisions if one.to_state or one.opens_incident), None)
+def _next_record(following: Following | None) -> dict[str, Json]:
+    if following is None:
+        what = {"action": Action.NOTHING.value, "row": None, "state": "in_service", "repair": "none"}
+        return {**what, "reason": "no finding is against the node"}
+    decision, repair = following.decision, following.repair
     return {
-        "action": chosen.action.value if chosen else Action.NOTHING.value,
-        "row": chosen.row if chosen else None,
-        "state": chosen.to_state.value if chosen and chosen.to_state else "in_service",
-        "repair": _repair(chosen) if chosen else "none",
-        "reason": chosen.reason if chosen else "no finding is against the node",
+        "action": decision.action.value,
+        "row": decision.row,
+        "state": decision.to_state.value if decision.to_state else "in_service",
+        "repair": repair.value if repair is not None else None,
+        "reason": following.reason,
     }
 
 
@@ -388,18 +385,25 @@ def lines(analysis: Analysis) -> Iterator[str]:
     reading = analysis.reading
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
     found += sum(len(others) for others in analysis.others.values())
-    shown = f"{counted(found, 'event')} of GPUs or switches on {counted(len(reading.logs), 'node')}"
+    shown = f"{counted(found, 'event')} of GPUs or switches on {counted(len(reading.sources), 'node')}"
     yield f"{counted(reading.lines_total, 'line')}, {shown}"
-    if found and not reading.timed:
-        yield "not every line has a time: lines without a time get that of the line before"
-    for host, judged in analysis.judged.items():
-        yield click.style(f"\n{host}", bold=True)
+    yield from _notes(reading)
+    yield from _unread_lines(reading)
+    for key, judged in analysis.judged.items():
+        yield click.style(f"\n{one_line(key)}", bold=True)
         for number, group in enumerate(_bursts(judged), 1):
-            yield from _burst_lines(reading, host, number, group)
-        for one in analysis.others[host]:
-            when = reading.shown.get((host, one.at), "")
+            yield from _burst_lines(reading, key, number, group)
+        for one in analysis.others[key]:
+            when = reading.shown.get((key, one.at), "")
             yield f"{when} {_coloured(one.signal.value)} {one.rule}: {one_line(one.summary)}"
-        yield from _next_lines(analysis.decisions[host])
+        yield from _next_lines(analysis.following[key])
+
+
+def _unread_lines(reading: Reading) -> Iterator[str]:
+    for why, number in reading.unread.items():
+        yield f"{counted(number, 'message')} not counted: {why}"
+    for record, _ in reading.unread_first:
+        yield f"  line {record.number}: {_logged(record)}"
 
 
 def _coloured(signal: str) -> str:
@@ -409,7 +413,8 @@ def _coloured(signal: str) -> str:
 def _burst_lines(reading: Reading, host: str, number: int, group: Sequence[Judged]) -> Iterator[str]:
     burst = group[0].burst
     blamed = f"to blame: {burst.blamed.name} on {burst.blamed.device}" if burst.blamed else "no hardware fault"
-    yield f"burst {number}, {counted(burst.events, 'event')} in {burst.until - burst.since:.1f} s; {one_line(blamed)}"
+    took = f"in {burst.until - burst.since:.1f} s" if reading.sources[host].timed else "without a time"
+    yield f"burst {number}, {counted(burst.events, 'event')} {took}; {one_line(blamed)}"
     for one in group:
         stored, signal = one.reading.stored, one.finding.signal.value
         often = f", {times(stored.count)}," if stored.count > 1 else ""
@@ -418,19 +423,11 @@ def _burst_lines(reading: Reading, host: str, number: int, group: Sequence[Judge
         yield f"  {event}: {_coloured(signal)}, repair {one.reading.verdict.repair.value}: {one_line(one.why)}"
 
 
-def _next_lines(decisions: Sequence[Decision]) -> Iterator[str]:
-    following = _next_record(decisions)
-    if following["row"] is None:
+def _next_lines(found: Following | None) -> Iterator[str]:
+    following = _next_record(found)
+    if found is None:
         yield "next: nothing: the node stays in service"
         return
     what = f"{following['action']} by row {following['row']}, the node becomes {following['state']}"
     yield f"next: {what}, repair {following['repair']}"
     yield f"      {one_line(str(following['reason']))}"
-
-
-def this_year() -> int:
-    return time.gmtime().tm_year
-
-
-def _utc(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

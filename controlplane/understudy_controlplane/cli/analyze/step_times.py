@@ -7,21 +7,16 @@ It reads the file (any order of columns and lines, gaps, unreadable lines), appl
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 import math
-import sys
-import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from understudy_controlplane.cli.analyze.input_file import InputError, opened, text_of
 from understudy_controlplane.cli.output import table_lines
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.slow_ranks import PEERS_MIN, SlowRank, judge
@@ -119,10 +114,10 @@ class Analysis:
 def analyze_steps(path: str, policy: Straggler) -> Analysis:
     """`path` may be compressed with gzip, and "-" is standard input. Raises AnalyzeError."""
     try:
-        with _open(path) as lines:
+        with opened(path) as content, text_of(content, "") as lines:
             return _analyze(lines, policy)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise AnalyzeError(f"{path}: cannot be read: {error}") from error
+    except InputError as error:
+        raise AnalyzeError(str(error)) from error
     except AnalyzeError as error:
         raise AnalyzeError(f"{path}: {error}") from error
 
@@ -157,16 +152,6 @@ def lines(analysis: Analysis) -> Iterator[str]:
         yield one_line(f"line {one['line']} refused: {one['why']}")
     if content.refused_count > len(content.refused):
         yield f"... and {content.refused_count - len(content.refused)} more lines refused"
-
-
-@contextmanager
-def _open(path: str) -> Iterator[IO[str]]:
-    with ExitStack() as closing:
-        raw: IO[bytes] = sys.stdin.buffer if path == "-" else closing.enter_context(Path(path).open("rb"))
-        binary: Any = io.BufferedReader(cast("io.RawIOBase", raw))
-        if binary.peek(2)[:2] == b"\x1f\x8b":
-            binary = closing.enter_context(gzip.GzipFile(fileobj=binary))
-        yield io.TextIOWrapper(binary, encoding="utf-8", errors="replace", newline="")
 
 
 def _analyze(lines: IO[str], policy: Straggler) -> Analysis:
