@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -25,6 +25,7 @@ from tests.contract.slurm_sides import (
     start,
     until,
 )
+from tests.simulator.slurm import MAX_BATCH_REQUEUE
 from understudy_controlplane.fleet.custody import PROLOG_ERROR
 from understudy_controlplane.fleet.preemption import PreemptType
 from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, ArrayTask, JobRequest, Service, SlurmJob, UnitKind
@@ -397,6 +398,31 @@ def test_a_job_whose_prolog_failed_is_held_until_it_is_released(side: Side) -> N
     side.slurm.release_job(job_id)
     assert not job_of(side, job_id).held_after_failed_launch
     assert running(side, job_id).nodes == ("n2",), "its start time was set before"
+
+
+@pytest.mark.long
+def test_a_job_of_too_many_failed_launches_is_held_for_their_number(side: Side) -> None:
+    hold_all_but(side, "n1")
+    side.spoil_prolog("n1")
+    job_id = side.submit("news", 1)
+    for attempt in range(1, MAX_BATCH_REQUEUE + 1):
+        until(side, partial(_is_held_again, side, job_id, attempt), "the job is held")
+        if attempt < MAX_BATCH_REQUEUE:
+            side.slurm.resume_node("n1")
+            side.wait(1.2)  # in the second of its requeue its credential is revoked
+            side.slurm.release_job(job_id)
+            side.slurm.start_job(job_id)
+    job = job_of(side, job_id)
+    assert job.held_by_slurm
+    if slurm_version(side.slurm.config()) >= (23, 2):
+        assert job.reason == "launch_failure_limit_exceeded_requeued_held"
+    side.slurm.release_job(job_id)
+    assert not job_of(side, job_id).held
+
+
+def _is_held_again(side: Side, job_id: int, attempt: int) -> bool:
+    job = job_of(side, job_id)
+    return job.held_after_failed_launch and job.restart_count == attempt
 
 
 def test_a_job_that_may_not_be_requeued_dies_of_a_failed_prolog(side: Side) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.notify.site import KEY, HttpReceiver, Site, http_receiver, secret_file, webhook
 from understudy_controlplane.notify import states
-from understudy_controlplane.notify.addresses import secrets_of
+from understudy_controlplane.notify.addresses import mail_of, secrets_of
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import DatabaseInMemory
 
@@ -363,3 +363,17 @@ class TestTheHeartbeat:
         site.pulse.slurm.error = ""
         site.run(2 * MINUTE)
         assert len(receiver.got) >= 13
+
+
+@pytest.mark.parametrize(
+    ("user", "mail"),
+    [
+        ("alice", "alice@example.org"),
+        ("alice@corp.example.org", "alice@corp.example.org"),
+        ("alice@elsewhere.example", ""),
+        ("CORP\\alice", ""),
+        ("a b", ""),
+    ],
+)
+def test_a_user_of_a_directory_service_has_the_mail_address_that_the_name_is(user: str, mail: str) -> None:
+    assert mail_of(user, ["example.org", "corp.example.org"]) == mail

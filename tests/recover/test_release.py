@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,10 @@ def hold(rehearsal: Rehearsal, user: str = "student", comment: str = "") -> int:
 def say_refused(rehearsal: Rehearsal, job: int, node: str = "n5", restart_count: int | None = 0) -> None:
     fact = JobRefused(job, rehearsal.fake.now - 0.5, "quarantined by row 10", restart_count)
     rehearsal.control_plane.stores.facts.record(node, [fact], rehearsal.fake.now, lambda _: None)
+
+
+def _has_failed(rehearsal: Rehearsal, job_id: int, launches: int) -> bool:
+    return job_of(rehearsal, job_id).restart_count == launches
 
 
 def releases(rehearsal: Rehearsal) -> list[Recovery]:
@@ -126,6 +131,47 @@ def test_a_job_refused_again_and_again_is_left_to_a_person(rehearsal: Rehearsal)
     assert job_of(rehearsal, job).held_after_failed_launch
     recorded = [key for key in rehearsal.decisions() if key.startswith(f"job {job}|90|nothing|release_budget")]
     assert len(recorded) == 1
+
+
+def test_a_job_held_for_too_many_failed_launches_is_released_where_the_last_was_understudys(
+    rehearsal: Rehearsal,
+) -> None:
+    job = hold(rehearsal)
+    for attempt in range(1, 5):  # those of the site's own Prolog
+        rehearsal.fake.resume_node("n5")
+        rehearsal.fake.release_job(job)
+        rehearsal.fake.start_job(job)
+        rehearsal.run_until(partial(_has_failed, rehearsal, job, attempt + 1), 20)
+        rehearsal.run(2)
+    assert job_of(rehearsal, job).reason == "launch_failure_limit_exceeded_requeued_held"
+    say_refused(rehearsal, job, restart_count=4)
+    rehearsal.run_until(lambda: not job_of(rehearsal, job).held, 20)
+    assert rehearsal.line.effects[f"release_job {job}"] == 1
+
+
+def test_a_gang_that_slurm_itself_holds_pages_a_person(rehearsal: Rehearsal) -> None:
+    """The site's own Prolog failed: Understudy does not know why, and releases nothing."""
+    job = hold(rehearsal, "researcher", "understudy")
+    rehearsal.run(50)
+    assert not any("needs.gang_held" in key for key in rehearsal.decisions())
+    rehearsal.run(20)
+    (page,) = [key for key in rehearsal.decisions() if "needs.gang_held" in key]
+    assert "|320|page|" in page
+    assert releases(rehearsal) == []
+    rehearsal.fake.release_job(job)
+    rehearsal.run(100)
+    assert [key for key in rehearsal.decisions() if "needs.gang_held" in key] == [page]
+
+
+@pytest.mark.parametrize("user", ["alice@corp.example.org", "CORP\\john smith", "svc$"])
+def test_a_gang_of_a_user_of_a_directory_service_moves(tmp_path: Path, user: str) -> None:
+    class OfDirectory(Rehearsal):
+        gang_user = user
+
+    rehearsal = OfDirectory(tmp_path)
+    rehearsal.fail("n3")
+    rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1), 30)
+    assert "n3" not in rehearsal.gang_nodes()
 
 
 def test_in_observe_mode_a_held_job_is_only_spoken_of(rehearsal: Rehearsal) -> None:

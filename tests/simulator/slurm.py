@@ -30,6 +30,7 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
     UnitKind,
 )
+from understudy_controlplane.slurm.cli import checked_user
 from understudy_controlplane.slurm.parse import AS_OF
 from understudy_controlplane.slurm.protocol import SlurmError
 
@@ -37,6 +38,9 @@ REQUEUE_DELAY_SECONDS = 121
 SLURMD_TIMEOUT_SECONDS = 300
 NOT_RESPONDING_SECONDS = SLURMD_TIMEOUT_SECONDS / 3
 """Slurm asks every node that often whether it is there (controller.c, ping_interval)."""
+
+MAX_BATCH_REQUEUE = 5
+"""Failed launches of a job after which Slurm holds it for their number (slurm.conf)."""
 
 MIN_JOB_AGE_SECONDS = 300
 GRAIN_SECONDS = 0.05
@@ -99,7 +103,8 @@ class _Job:
     exit_signal: int = 0
     end_reason: str = ""
     broken: bool = False  # Slurm's record of it is: its next start fails
-    launch_failed: bool = False  # and so it is held
+    launch_failures: int = 0  # since Slurm last held it for too many of them
+    hold: str = "JobHeldAdmin"
     resized: bool = False  # it runs on, and without slurmdbd Slurm takes no update of it any more
     priority: int = 1
     time_limit_minutes: int | None = None
@@ -523,7 +528,9 @@ class VirtualSlurm:
             raise SlurmError(f"create reservation {name}: Requested reservation overlaps with another reservation")
         self._check_nodes(name, nodes)
         flags = frozenset({"IGNORE_JOBS", "NO_HOLD_JOBS_AFTER_END", "OVERLAP", "SPEC_NODES"})
-        self._reservations[name] = SlurmReservation(name, tuple(sorted(set(nodes))), (user,), flags, int(self.now))
+        self._reservations[name] = SlurmReservation(
+            name, tuple(sorted(set(nodes))), (checked_user(user),), flags, int(self.now)
+        )
         self._reservation_ends[name] = self.now + duration_minutes * 60
 
     def set_reservation_nodes(self, name: str, nodes: Sequence[str]) -> None:
@@ -594,11 +601,11 @@ class VirtualSlurm:
 
     def hold_job(self, job: JobAddress) -> None:
         for one in self._addressed(job):
-            one.priority = 0
+            one.priority, one.hold = 0, "JobHeldAdmin"
 
     def release_job(self, job: JobAddress) -> None:
         for one in self._addressed(job):
-            one.priority, one.launch_failed = one.priority or 1, False
+            one.priority = one.priority or 1
 
     def set_excluded_nodes(self, job: JobAddress, nodes: Sequence[str]) -> None:
         for name in nodes:
@@ -729,7 +736,10 @@ class VirtualSlurm:
             self.refused.append((name, job.job_id, job.restart_count))
         job.restart_count += 1 if job.requeue else 0
         if job.requeue:
-            job.priority, job.launch_failed = 0, True
+            job.priority, job.launch_failures = 0, job.launch_failures + 1
+            job.hold = "launch_failed_requeued_held"
+            if job.launch_failures >= MAX_BATCH_REQUEUE:
+                job.launch_failures, job.hold = 0, "launch_failure_limit_exceeded_requeued_held"
         self._kill(job, "PENDING" if job.requeue else "CANCELLED")
 
     def _kill(self, job: _Job, next_state: str) -> None:
@@ -910,7 +920,7 @@ class VirtualSlurm:
 
     def _pending_reason(self, job: _Job, begin_at: int | None) -> str:
         if job.priority == 0:
-            return "launch_failed_requeued_held" if job.launch_failed else "JobHeldAdmin"
+            return job.hold
         if self._is_shut_out(job):
             return self.waits_for.get(job.job_id, "PartitionDown")
         if self._reaches_limit(job):

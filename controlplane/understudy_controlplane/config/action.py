@@ -273,7 +273,7 @@ class Validation(Section):
     )
     user: str = Field(
         "root",
-        pattern=r"^[A-Za-z0-9_][\w.-]*$",
+        pattern=r"^[^\s,=()\[\]-][^,=()\[\]\x00-\x1f]*$",
         description="User of the control plane's jobs on the node: root, or the user that the control plane runs as.",
     )
     selfcheck: str = Field(

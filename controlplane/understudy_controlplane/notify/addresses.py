@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -98,15 +98,25 @@ def _send(
 
 def _send_to_owner(config: Config, to: To, version: Shown) -> str:
     path, domains = config.notify.owners_url_of(to.user), config.notify.owners_mail_domains
-    if path is None or not USER.fullmatch(to.user):
+    url = one_url(path) if path is not None else ""
+    if not url or ("{user}@" in url and not USER.fullmatch(to.user)):
         return f"{to.user!r} cannot be part of an address"
-    url = one_url(path).replace("{user}", to.user)
+    url = url.replace("{user}", quote(to.user, safe=""))
     if "{mail}" in url:
         if not domains:
             return f"{path} has {{mail}}, and no domain is known; set notify.owners_mail_domains"
-        mail = chosen_mail(to.mail, domains) or f"{to.user}@{domains[0]}"
+        mail = chosen_mail(to.mail, domains) or mail_of(to.user, domains)
+        if not mail:
+            return f"{to.user!r} cannot be part of a mail address; the owner can set --mail-user"
         url = url.replace("{mail}", quote(mail, safe="@"))
     return send_by_apprise(url, version)
+
+
+def mail_of(user: str, domains: Sequence[str]) -> str:
+    """Address of a user with the first domain; a name that is an address already is one where its domain is known.
+    Empty: there is none.
+    """
+    return chosen_mail(user, domains) or (f"{user}@{domains[0]}" if USER.fullmatch(user) else "")
 
 
 def send_alerts_to(config: Config, name: str, alerts: list[dict[str, object]]) -> str:
