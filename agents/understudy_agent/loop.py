@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from understudy_agent.sample.ethtool import PauseStorms
 from understudy_agent.sample.gpus import GpuProcess, GpuSource
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.host import read_host, read_mounts, with_history
-from understudy_agent.sample.infiniband import PortHistory, read_ports
+from understudy_agent.sample.infiniband import PortHistory, is_of_nvswitch, read_hca, read_ports
 from understudy_agent.sample.kernel_log import KernelLog, open_source
 from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.optics import Optics
@@ -51,6 +52,8 @@ COALESCE_SECONDS = 0.01
 LAST_REPORT_SECONDS = 2.0
 SPOOL_SECONDS = 2.0
 PROBLEMS_MAX = 32
+
+NCCL_CONF = Path("/etc/nccl.conf")
 
 PORTS_SECONDS = 5.0
 HOST_SECONDS = 15.0
@@ -99,7 +102,12 @@ class Agent:
         self._nvml_events = NvmlEvents(self._boot_id)
         host = config.host
         storms, optics = PauseStorms(), Optics()
-        self._port_sampler = Sampler("fabric ports", lambda: read_ports(host.sys, storms, optics), PORTS_SECONDS)
+        of_nvswitch = cache(is_of_nvswitch)
+        self._port_sampler = Sampler(
+            "fabric ports",
+            lambda: (read_ports(host.sys, storms, optics, of_nvswitch), read_hca(NCCL_CONF)),
+            PORTS_SECONDS,
+        )
         self._host_sampler = Sampler(
             "memory, clock and disks",
             lambda: (read_host(host.sys, host.proc, self._disks), read_mounts(self._disks)),
@@ -193,8 +201,9 @@ class Agent:
         self._due.set()
         self._gpus.take_now()
 
-    def _take_ports(self, ports: list[Port]) -> None:
-        for event in self._ports.add(ports, time.monotonic(), time.time()):
+    def _take_ports(self, reading: tuple[list[Port], str]) -> None:
+        ports, hca = reading
+        for event in self._ports.add(ports, time.monotonic(), time.time(), hca):
             self._put_hardware(event)
             self._due.set()
 

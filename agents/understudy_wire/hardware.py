@@ -96,6 +96,14 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     mig_mode: bool | None = None  # jobs get instances of it
 
 
+class PortRole(WireEnum):
+    UNKNOWN = "unknown"
+
+    TRAINING = "training"  # collectives go over it
+    OTHER = "other"  # storage or management
+    NVSWITCH = "nvswitch"  # the Fabric Manager reaches the NVSwitches by it
+
+
 class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     """One port of an InfiniBand or RoCE adapter as /sys/class/infiniband shows it now."""
 
@@ -120,10 +128,21 @@ class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     module_celsius_max: Measure | None = None  # that the module itself accepts
     module_received_milliwatts: Measure | None = None  # light, of its weakest lane
     module_received_low: bool | None = None  # that is less than the module itself accepts
+    role: PortRole = PortRole.TRAINING
+    adapter: Label = ""  # board or type of the adapter: "MT_0000000838"
 
     @property
     def label(self) -> str:
         return f"{self.device}/{self.number}"
+
+    @property
+    def is_lost(self) -> bool:
+        """It was up in this boot, and is down."""
+        return self.was_active and self.down_seconds is not None
+
+    @property
+    def is_training_lost(self) -> bool:
+        return self.is_lost and self.role is PortRole.TRAINING
 
 
 NOT_MOUNTED = "not mounted"

@@ -23,7 +23,7 @@ from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
 from understudy_agent.sample.sampler import Sampler
 from understudy_wire.facts import HardwareEvent, KernelEvent
-from understudy_wire.hardware import Gpu, GpuStatus, Host, Part, PartKind
+from understudy_wire.hardware import Gpu, GpuStatus, Host, Part, PartKind, Port
 
 pytestmark = pytest.mark.integration
 
@@ -168,7 +168,7 @@ def test_ports_and_host_are_reported_and_an_outage_is_a_fact(
     board.mkdir(parents=True)
     (board / "board_name").write_text("X13\n")
     hardware = HardwareHistory(config.run_directory / "hardware.json", "boot-1")
-    hardware.seen.port_rates["mlx5_0/1"] = 400.0
+    hardware.seen.ports["mlx5_0/1"] = Port("mlx5_0", 1, was_active=True, rate_gbps_max=400.0)
     hardware.seen.port_down_at["mlx5_0/1"] = time.monotonic() - 50
     hardware.save()
     reading_host = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))

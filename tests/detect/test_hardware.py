@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 from understudy_wire.facts import HardwareEvent, HardwareKind
-from understudy_wire.hardware import NOT_MOUNTED, Disk, Gpu, GpuStatus, Host, Port
+from understudy_wire.hardware import NOT_MOUNTED, Disk, Gpu, GpuStatus, Host, Port, PortRole
 
 GiB = 2**30
 
@@ -407,6 +407,45 @@ class TestPorts:
         ]
         for unknown in (replace(no_adapter, ports_silent_seconds=0.4), replace(no_adapter, gpus=())):
             assert findings(b.snapshot(unknown), ports_per_node=2) == []
+
+    def test_ports_that_manage_nvswitches_do_not_stand_in_for_dead_ones(self) -> None:
+        dead = port(2, state="DOWN", was_active=False)
+        node = b.node("n2", gpus=(b.gpu(),), ports=(port(), dead, port(3, role=PortRole.NVSWITCH)))
+        (finding,) = found(b.snapshot(node), ports_per_node=2)
+        assert finding.rule == "infiniband.too_few_ports"
+        assert finding.evidence.shown()["not_active"] == ["mlx5_0/2"]
+
+    @pytest.mark.parametrize("role", [PortRole.OTHER, PortRole.NVSWITCH, PortRole.UNKNOWN])
+    def test_a_port_over_which_no_gang_trains_is_recorded_and_keeps_no_node_from_service(self, role: PortRole) -> None:
+        hot = {"module_celsius": 80.0, "module_celsius_max": 75.0, "link_downed_recent": 3}
+        other = down(100_000.0, number=2, role=role, **hot)
+        node = b.node(
+            "n2", ports=(port(), other), hardware_events=tuple(outage(60.0 * i, part="mlx5_0/2") for i in range(9))
+        )
+        (finding,) = found(b.snapshot(node, **stopped(200.0)))
+        assert (finding.signal, finding.rule) == (Signal.RECORDED, "fabric.other_port_down")
+        assert "port mlx5_0/2 is DOWN" in finding.summary
+        assert not node.has_port_down
+        assert second_signals(node, None) == []
+
+    def test_a_port_that_is_up_on_nearly_all_nodes_of_a_kind_is_missed_on_one(self) -> None:
+        def node(number: int, gres: str, is_up: bool) -> NodeView:
+            state = {} if is_up else {"state": "DOWN", "physical_state": "Polling", "was_active": False}
+            slurm = replace(b.slurm_node(f"n{number}"), gres=gres)
+            return b.node(f"n{number}", slurm=slurm, ports=(port(), port(2, **state)))
+
+        eight = [node(i, "gpu:h100:8", True) for i in range(1, 9)]
+        (finding,) = found(b.snapshot(*eight, node(9, "gpu:h100:8", False)))
+        assert (finding.signal, finding.rule, finding.node) == (
+            Signal.HEALTH_SUSPECTED,
+            "infiniband.port_never_up",
+            "n9",
+        )
+        assert "port mlx5_0/2 is DOWN (Polling)" in finding.summary
+        assert "on 8 of 9 nodes with the same GPUs it is" in finding.summary
+        assert found(b.snapshot(*eight, node(9, "gpu:a100:8", False))) == [], "another kind of node"
+        assert found(b.snapshot(*eight[:7], node(9, "gpu:h100:8", False))) == [], "too few"
+        assert found(b.snapshot(*eight, *(node(i, "gpu:h100:8", False) for i in (9, 10)))) == [], "no cable, maybe"
 
     def test_a_port_that_goes_down_while_the_node_runs_is_found_once(self) -> None:
         node = b.node("n2", gpus=(b.gpu(),), ports=(port(), down(20.0, number=2)))

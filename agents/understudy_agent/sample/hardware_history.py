@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from understudy_agent.own_files import read_file, replace_file
-from understudy_wire.hardware import Gpu
+from understudy_wire.hardware import Gpu, Port
 from understudy_wire.values import NOT_UNDERSTOOD
 
 
@@ -23,8 +23,8 @@ class Seen(msgspec.Struct):
     """Uuid of a GPU → uuid of the one that had its bus address before."""
     nvlinks: dict[str, int] = {}
     """Uuid → the largest number of links that were up at once."""
-    port_rates: dict[str, float] = {}
-    """Ports that were active, as "mlx5_0/1" → highest rate."""
+    ports: dict[str, Port] = {}
+    """"mlx5_0/1" → the identity and the highest rate, also of those that were never active."""
     port_down_at: dict[str, float] = {}
     """Ports that are down → since when, by CLOCK_MONOTONIC."""
     writable: list[str] = []

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.optics import UNKNOWN, Light
+from understudy_agent.sample.port_roles import SWITCH_MANAGEMENT, hca_setting, roles
 from understudy_agent.sample.recent import Growth
 from understudy_wire.facts import HardwareEvent, HardwareKind
-from understudy_wire.hardware import Port
+from understudy_wire.hardware import Port, PortRole
 from understudy_wire.messages import PORTS_PER_NODE_MAX
 from understudy_wire.values import LABEL_CHARACTERS_MAX, NAME_CHARACTERS_MAX, READING_MAX, printable
 
@@ -54,13 +55,27 @@ def read_ports(
     sys: Path,
     pause_storms: Callable[[str], int | None] = lambda _: None,
     optics: Callable[[str], Light] = lambda _: UNKNOWN,
+    of_nvswitch: Callable[[Path], bool] | None = None,
 ) -> list[Port]:
-    """`sys` is /sys, or a folder of the same form; `pause_storms` and `optics` read them of a network interface."""
+    """`sys` is /sys, or a folder of the same form; `pause_storms` and `optics` read them of a network interface,
+    `of_nvswitch` remembers `is_of_nvswitch` of a device.
+    """
     ports = sorted((sys / "class" / "infiniband").glob("*/ports/*"))
-    return [_read_port(port, pause_storms, optics) for port in ports[:PORTS_PER_NODE_MAX]]
+    readers = pause_storms, optics, of_nvswitch or is_of_nvswitch
+    return [_read_port(port, *readers) for port in ports[:PORTS_PER_NODE_MAX]]
 
 
-def _read_port(folder: Path, pause_storms: Callable[[str], int | None], optics: Callable[[str], Light]) -> Port:
+def is_of_nvswitch(device: Path) -> bool:
+    """True by its VPD, which an adapter takes milliseconds to show, and which stays the same."""
+    return SWITCH_MANAGEMENT in _read(device / "vpd")
+
+
+def _read_port(
+    folder: Path,
+    pause_storms: Callable[[str], int | None],
+    optics: Callable[[str], Light],
+    of_nvswitch: Callable[[Path], bool],
+) -> Port:
     rate = _NUMBER.match(_read(folder / "rate"))
     link_layer, device = _read(folder / "link_layer"), folder.parents[1] / "device"
     interface = next(iter(sorted((device / "net").glob("*"))), None) if link_layer == "Ethernet" else None
@@ -70,6 +85,8 @@ def _read_port(folder: Path, pause_storms: Callable[[str], int | None], optics: 
     return Port(
         device=printable(folder.parents[1].name, NAME_CHARACTERS_MAX),
         number=int(folder.name),
+        role=PortRole.NVSWITCH if of_nvswitch(device) else PortRole.TRAINING,
+        adapter=_name(_read(folder.parents[1] / "board_id") or _read(folder.parents[1] / "hca_type")),
         link_layer=_name(link_layer),
         state=_name(_read(folder / "state")),
         physical_state=_name(_read(folder / "phys_state")),
@@ -125,6 +142,27 @@ def _count(path: Path) -> int | None:
     return int(text) if text.isdecimal() and int(text) <= READING_MAX else None
 
 
+def read_hca(nccl_conf: Path) -> str:
+    """NCCL_IB_HCA that the site sets for all programs of this node; empty: not set."""
+    return hca_setting(_read(nccl_conf))
+
+
+def _identity(port: Port, known: Port | None) -> Port:
+    """What stays known of a port in this boot, when it is down or gone."""
+    is_active = port.state == ACTIVE
+    rates = [port.rate_gbps if is_active else None, known.rate_gbps_max if known else None]
+    return Port(
+        port.device,
+        port.number,
+        port.link_layer,
+        role=port.role,
+        adapter=port.adapter,
+        rate_gbps=port.rate_gbps,
+        rate_gbps_max=max((rate for rate in rates if rate), default=None),
+        was_active=is_active or (known is not None and known.was_active),
+    )
+
+
 class PortHistory:
     """What one sample does not show. Pure but for `HardwareHistory`: times are arguments."""
 
@@ -139,20 +177,21 @@ class PortHistory:
         self._short_outage_at: dict[str, float] = {}
         self.ports: list[Port] = []
 
-    def add(self, ports: list[Port], monotonic: float, now: float) -> list[HardwareEvent]:
+    def add(self, ports: list[Port], monotonic: float, now: float, hca: str = "") -> list[HardwareEvent]:
         """Takes the ports of one sample; returns outages that have ended. `monotonic` continues across restarts of the
-        agent, as CLOCK_MONOTONIC does; `now` is the time of day.
+        agent, as CLOCK_MONOTONIC does; `now` is the time of day; `hca` is the site's NCCL_IB_HCA.
         """
         seen = self._hardware.seen
+        for port in ports:
+            seen.ports[port.label] = _identity(port, seen.ports.get(port.label))
         present = {port.label for port in ports}
-        gone = [label.rpartition("/") for label in seen.port_rates if label not in present]
-        all_ports = [*ports, *(Port(device, int(number)) for device, _, number in gone)]
+        gone = [Port(known.device, known.number) for label, known in seen.ports.items() if label not in present]
+        role_of = roles(list(seen.ports.values()), hca)
         ended = []
         self.ports = []
-        for port in all_ports[:PORTS_PER_NODE_MAX]:
-            label = port.label
+        for port in [*ports, *(one for one in gone if seen.ports[one.label].was_active)][:PORTS_PER_NODE_MAX]:
+            label, known = port.label, seen.ports[port.label]
             if port.state == ACTIVE:
-                seen.port_rates[label] = max(port.rate_gbps or 0.0, seen.port_rates.get(label, 0.0))
                 down_at = seen.port_down_at.pop(label, None)
                 downed_between = self._downed_between(port)
                 if down_at is not None and monotonic - down_at >= OUTAGE_SECONDS_MIN:
@@ -160,14 +199,15 @@ class PortHistory:
                 elif downed_between and monotonic - self._short_outage_at.get(label, -inf) >= SHORT_OUTAGES_SECONDS:
                     self._short_outage_at[label] = monotonic
                     ended.append(self._outage(port, 0.0, now))
-            elif label in seen.port_rates:
+            elif known.was_active:
                 seen.port_down_at.setdefault(label, monotonic)
             down_at = seen.port_down_at.get(label)
             self.ports.append(
                 replace(
                     port,
-                    was_active=label in seen.port_rates,
-                    rate_gbps_max=seen.port_rates.get(label) or None,
+                    role=role_of[label],
+                    was_active=known.was_active,
+                    rate_gbps_max=known.rate_gbps_max,
                     down_seconds=None if down_at is None else round(monotonic - down_at, 1),
                     link_downed_recent=self._downed.add(label, monotonic, port.link_downed),
                     symbol_errors_recent=self._symbol_errors.add(label, monotonic, port.symbol_errors),

@@ -38,6 +38,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.hardware import PortRole
 
 SWAP_STEPS = (
     StepName.DRAIN_NODES,
@@ -405,6 +406,7 @@ def validation_plan(
         suspect=node.state is NodeState.SUSPECT,
         peers=peers,
         gpus=0 if node.in_mig_mode else whole_gpus(node.gpus, node.slurm.gres if node.slurm is not None else ""),
+        other_ports=tuple(port.label for port in node.ports if port.role is not PortRole.TRAINING),
     )
 
 

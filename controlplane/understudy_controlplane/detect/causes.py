@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.node import NodeView
-from understudy_wire.hardware import Gpu, Host, Port
+from understudy_wire.hardware import Gpu, Host, Port, PortRole
 
 
 class Cause(StrEnum):
@@ -87,7 +87,7 @@ def _of_gpu(gpu: Gpu) -> Iterator[tuple[Cause, str]]:
 
 
 def _of_port(port: Port) -> Iterator[tuple[Cause, str]]:
-    if not port.was_active:
+    if not port.was_active or port.role is not PortRole.TRAINING:
         return
     if port.down_seconds is not None:
         yield Cause.INFINIBAND, f"port {port.label} is {port.state or 'not there'}"

@@ -9,6 +9,7 @@ and none of these nodes is to blame: neither for a port that stays down, nor for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 from understudy_wire.facts import HardwareEvent, HardwareKind
-from understudy_wire.hardware import Gpu, Port
+from understudy_wire.hardware import Gpu, Port, PortRole
 
 ACTIVE = "ACTIVE"
 
@@ -46,6 +47,10 @@ FABRIC_CONFIGURATION_WELL = (0, 1)
 """... and from here on four bits say what is wrong with its configuration: nothing, or not supported."""
 
 
+TWINS_MIN = 8
+TWINS_UP_SHARE = 0.9
+"""So many other nodes of the same GPUs, and so large a share of them, show that a port is connected there."""
+
 Outages = dict[str, list[HardwareEvent]]
 """Outages by the port's label."""
 
@@ -56,12 +61,16 @@ class Alike(NamedTuple):
 
 
 def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
-    down = [
+    lost = [
         (node, port, port.down_seconds)
         for node in snapshot.nodes.values()
         for port in node.ports
-        if port.was_active and port.down_seconds is not None
+        if port.is_lost and port.down_seconds is not None
     ]
+    for node, port, seconds in lost:
+        if port.role is not PortRole.TRAINING and seconds >= policy.port_down_seconds:
+            yield _other_down(snapshot, node, port, seconds)
+    down = [one for one in lost if one[1].is_training_lost]
     failures = [(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down]
     soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
     together: list[tuple[str, float]] = []
@@ -156,6 +165,19 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alik
     )
 
 
+def _other_down(snapshot: Snapshot, node: NodeView, port: Port, seconds: float) -> Finding:
+    use = "it manages NVSwitches" if port.role is PortRole.NVSWITCH else "it is for storage or management"
+    return Finding(
+        Signal.RECORDED,
+        "fabric.other_port_down",
+        node.name,
+        (node.heard_at or snapshot.now) - seconds,
+        f"port {port.label} is {port.state or 'gone'} for {seconds:.0f} s; no gang trains over it: {use}",
+        Evidence({"port": port.label, "role": port.role.value, "adapter": port.adapter, "down_seconds": seconds}),
+        detail=HardwareDetail(part=port.label, boot_id=node.boot_id),
+    )
+
+
 def _flaps(snapshot: Snapshot, node: NodeView, outages: Outages, policy: Hardware) -> Iterator[Finding]:
     """Outages count whatever boot they were in: a reboot does not repair a cable."""
     for part, found in outages.items():
@@ -186,7 +208,9 @@ def own_outages(snapshot: Snapshot, policy: Hardware) -> dict[str, Outages]:
         (node, stored.event)
         for node in snapshot.nodes.values()
         for stored in node.hardware_events
-        if stored.event.kind is HardwareKind.PORT_OUTAGE and stored.received_at >= since
+        if stored.event.kind is HardwareKind.PORT_OUTAGE
+        and stored.received_at >= since
+        and all(port.role is PortRole.TRAINING for port in node.ports if port.label == stored.event.part)
     ]
     if not found:
         return {}
@@ -195,7 +219,7 @@ def own_outages(snapshot: Snapshot, policy: Hardware) -> dict[str, Outages]:
         (node, (node.heard_at or snapshot.now) - port.down_seconds)
         for node in snapshot.nodes.values()
         for port in node.ports
-        if port.was_active and port.down_seconds is not None
+        if port.is_training_lost and port.down_seconds is not None
     ]
     own: dict[str, Outages] = {}
     for (node, event), alike in zip(found, _alike(snapshot, began + still_down, policy), strict=False):
@@ -233,10 +257,11 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
     expected = policy.ports_per_node
     if not expected or node.ports_silent_seconds or not (node.gpus or node.ports):
         return
-    active = sum(port.state == ACTIVE for port in node.ports)
-    down = sum(port.was_active and port.state != ACTIVE for port in node.ports)  # these are judged by themselves
+    training = [port for port in node.ports if port.role is PortRole.TRAINING]
+    active = sum(port.state == ACTIVE for port in training)
+    down = sum(port.was_active and port.state != ACTIVE for port in training)  # these are judged by themselves
     if active + down < expected:
-        dead = [port.label for port in node.ports if port.state != ACTIVE]
+        dead = [port.label for port in training if port.state != ACTIVE]
         yield Finding(
             Signal.HEALTH_SUSPECTED,
             "infiniband.too_few_ports",
@@ -250,11 +275,45 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
         )
 
 
+def never_up(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
+    """Finds ports for training that were not up in this boot and are up on nearly all nodes of the same GPUs."""
+    if policy.ports_per_node:
+        return  # the site knows better how many there are
+    dead = [
+        (node, port)
+        for node in snapshot.nodes.values()
+        for port in node.ports
+        if not port.was_active and port.role is PortRole.TRAINING and node.slurm is not None and node.slurm.gres
+    ]
+    labels = {port.label for _, port in dead}
+    twins: Counter[tuple[str, str]] = Counter()
+    for node in snapshot.nodes.values() if dead else ():
+        for port in node.ports:
+            if node.slurm is not None and port.label in labels and port.role is PortRole.TRAINING:
+                twins[node.slurm.gres, port.label] += 1
+    dead_of = Counter((node.slurm.gres, port.label) for node, port in dead if node.slurm is not None)
+    for node, port in dead:
+        kind = (node.slurm.gres if node.slurm is not None else "", port.label)
+        up, count = twins[kind] - dead_of[kind], twins[kind]
+        if up >= TWINS_MIN and up >= TWINS_UP_SHARE * (count - 1):
+            yield Finding(
+                Signal.HEALTH_SUSPECTED,
+                "infiniband.port_never_up",
+                node.name,
+                node.heard_at or snapshot.now,
+                f"port {port.label} is {port.state} ({port.physical_state or 'no reason given'}) and was not up since "
+                f"the node booted; on {up} of {count} nodes with the same GPUs it is",
+                Evidence({"port": port.label, "state": port.state, "up": up, "nodes": count}),
+                detail=HardwareDetail(repair=Repair.MANUAL_REPAIR, part=port.label, boot_id=node.boot_id),
+            )
+
+
 def hot_modules(node: NodeView) -> Iterator[Finding]:
     """Cables and optical modules above the limit that they have themselves: their links fail soon."""
     for port in node.ports:
         limit = port.module_celsius_max
-        if limit and port.module_celsius is not None and port.module_celsius >= limit:
+        is_hot = limit and port.module_celsius is not None and port.module_celsius >= limit
+        if is_hot and port.role is PortRole.TRAINING:
             yield Finding(
                 Signal.HEALTH_SUSPECTED,
                 "fabric.module_hot",

@@ -12,6 +12,7 @@ from understudy_controlplane.detect.fabric import (
     fabric_wrong,
     gpu_fabric,
     hot_modules,
+    never_up,
     own_outages,
     too_few_ports,
     unsteady_ports,
@@ -37,6 +38,7 @@ def hardware(snapshot: Snapshot, policy: Hardware) -> list[Finding]:
 
 def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     outages = own_outages(snapshot, policy)
+    yield from never_up(snapshot, policy)
     for node in snapshot.nodes.values():
         for gpu in node.gpus:
             if _well(gpu, policy):

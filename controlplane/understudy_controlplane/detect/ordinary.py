@@ -78,7 +78,9 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("infiniband.port_down",): "A cable is moved, or its switch boots: ports that go down together are their switch. "
     "A gang that has finished steps since stays to the end of its job.",
     ("infiniband.port_flaps",): "A technician reseats a cable three times, or a switch reboots: as above.",
-    ("infiniband.port_unsteady", "infiniband.too_few_ports"): "A cable that is being laid: a suspect.",
+    ("infiniband.port_unsteady", "infiniband.too_few_ports", "infiniband.port_never_up"): "A cable that is being laid: "
+    "a suspect.",
+    ("fabric.other_port_down",): "A cable of the storage or management network is moved: recorded.",
     ("nvlink.down", "fabric.unhealthy", "fabric.not_registered", "fabric.module_hot", "fabric.manager_down"): "The "
     "Fabric Manager restarts after an upgrade: a suspect.",
     ("fabric.block",): "The NVLink switches of a rack are serviced: it is the block's incident; no spare is taken from "

@@ -243,12 +243,12 @@ class NodeView:
 
     @property
     def has_port_down(self) -> bool:
-        """A fabric port that was in use since the node booted is down."""
-        return any(port.was_active and port.down_seconds is not None for port in self.ports)
+        """A fabric port for training that was in use since the node booted is down."""
+        return any(port.is_training_lost for port in self.ports)
 
     def ports_down_since(self, now: float) -> list[float]:
-        """Times since which ports are down that were in use since the node booted, as of its last report."""
-        down = (port.down_seconds for port in self.ports if port.was_active)
+        """Times since which such ports are down, as of its last report."""
+        down = (port.down_seconds for port in self.ports if port.is_training_lost)
         return [(self.heard_at or now) - seconds for seconds in down if seconds is not None]
 
     def is_mute(self, now: float) -> bool:

@@ -251,6 +251,7 @@ class ValidationPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.VALID
     suspect: bool = False  # the test is to find what makes the node suspect
     peers: tuple[str, ...] = ()  # idle nodes with which its network is tested, if they are still idle then
     gpus: int = 0  # that have to compute; 0: none, or MIG instances, of which a job's program sees a single one
+    other_ports: tuple[str, ...] = ()  # over which no gang trains: they are not counted
 
 
 class ManualRepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.MANUAL_REPAIR.value):

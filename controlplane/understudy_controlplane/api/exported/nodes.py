@@ -46,7 +46,7 @@ def _report_ages(source: Source) -> Iterator[Sample]:
 def _ports_down(source: Source) -> Iterator[Sample]:
     for node in source.nodes:
         if node.ports:
-            down = sum(port.down_seconds is not None and port.was_active for port in node.ports)
+            down = sum(port.is_training_lost for port in node.ports)
             yield source.node_labels[node.name], down
 
 
@@ -104,7 +104,7 @@ NODES: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "node_ports_down",
-        "Fabric ports that were active in this boot and are down.",
+        "Fabric ports for training that were active in this boot and are down.",
         _ports_down,
         ("node",),
         "nodes with fabric ports",

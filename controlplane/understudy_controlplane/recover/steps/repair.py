@@ -230,7 +230,8 @@ def validate(context: StepContext, slurm: Slurm) -> None:
     node = _node(context)
     plan, policy = context.plan_as(ValidationPlan), context.config.validation
     network = _network(context, plan, node) if node is not None else None
-    ports = context.config.hardware.ports_per_node if node is not None and gpus_of_gres(node.gres) else 0
+    count = context.config.hardware.ports_per_node if node is not None and gpus_of_gres(node.gres) else 0
+    ports = (str(count), *plan.other_ports) if count else ()
     script = validation_script(policy, plan.gpus, plan.hours, plan.suspect, network, ports)
     _submit(context, slurm, _validation_job(plan), script, policy.timeout_seconds + plan.hours * 3600)
 

@@ -86,12 +86,12 @@ def validation_script(
     hours: float = 0.0,
     suspect: bool = False,
     network: Network | None = None,
-    ports: int = 0,
+    ports: Sequence[str] = (),
 ) -> str:
     """Every part is run, also after one that failed: the administrator who repairs the node needs all results. With
     `hours` it is repeated for that time, until a round fails. The network of a burn-in has a job of its own, once the
     nodes beside it are done as well. `gpus`: whole ones, which all have to compute; 0: none, or MIG instances.
-    `ports`: fabric ports that have to be up; 0: not checked.
+    `ports`: how many fabric ports have to be up, and the labels of those that do not count; empty: not checked.
     """
     parts: list[str] = []
     if policy.selfcheck:
@@ -112,7 +112,7 @@ def validation_script(
     if gpus and policy.dcgm_level:
         parts.append(f"if has dcgmi; then part 'dcgmi diag -r {policy.dcgm_level}'\nelse absent dcgmi; fi\n")
     if ports:
-        parts.append(f"look 'ports {ports}'\n")
+        parts.append(f"look {shlex.quote(shlex.join(('ports', *ports)))}\n")
     if policy.command:
         parts.append(f"part {shlex.quote(policy.command)}\n")
     again = f"[ $SECONDS -lt {int(hours * 3600)} ]"
@@ -224,8 +224,14 @@ all_reduce() { # GPUs, least bandwidth in GB/s; 0: any
     /Avg bus bandwidth/ { sub(/.*: */, ""); measured = $1 }
     END { if (measured + 0 < least) { print "bandwidth of " measured " GB/s, less than " least; exit 1 } }'
 }
-ports() { # how many InfiniBand or RoCE ports should be up
-  up=$(cat /sys/class/infiniband/*/ports/*/state 2>/dev/null | grep -c ': ACTIVE$')
+ports() { # how many InfiniBand or RoCE ports should be up, and those that do not count: mlx5_8/1
+  up=0
+  for state in /sys/class/infiniband/*/ports/*/state; do
+    device=${state#/sys/class/infiniband/}
+    number=${state%/state}
+    case " ${*:2} " in *" ${device%%/*}/${number##*/} "*) continue ;; esac
+    grep -q ': ACTIVE$' "$state" 2>/dev/null && up=$((up + 1))
+  done
   echo "$up ports are active, of $1 that should be"
   [ "$up" -ge "$1" ]
 }

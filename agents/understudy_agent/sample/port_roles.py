@@ -1,0 +1,67 @@
+"""What each port of a node is for. A gang trains over some of them; the others are for storage, for management, or for
+the NVSwitches, and are no fault of a node where they are down.
+
+The kernel does not show it. Certain is what a port's VPD says, and what the site sets for all programs on the node:
+NCCL_IB_HCA in /etc/nccl.conf. Else adapters are compared: those for training are alike, and together the fastest.
+Sources: nvidia-fabricmanager-start.sh looks for "SMDL=SW_MNG" in the VPD (ports by which the Fabric Manager reaches the
+NVSwitches of HGX B200 and B300, Fabric Manager User Guide); NCCL 2.30: src/transport/net_ib/init.cc, src/misc/utils.cc,
+src/misc/param.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from understudy_wire.hardware import Port, PortRole
+
+SWITCH_MANAGEMENT = "SMDL=SW_MNG"
+INFINIBAND_WEIGHT = 4.0
+"""InfiniBand is for training where a node has Ethernet as well, unless Ethernet has many times its rate (eight ports of
+RoCE beside one of InfiniBand to a file system).
+"""
+
+
+def hca_setting(text: str) -> str:
+    """NCCL_IB_HCA of the text of nccl.conf, of which NCCL takes the first line; empty: not set."""
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name == "NCCL_IB_HCA":
+            return value
+    return ""
+
+
+def is_named(setting: str, device: str, number: int) -> bool:
+    """True if NCCL uses this port with this NCCL_IB_HCA: `mlx5` (names that begin so), `=mlx5_0,mlx5_1:1` (these
+    alone), `^mlx5_2` (all others).
+    """
+    excludes = setting.startswith("^")
+    setting = setting.removeprefix("^")
+    exact = setting.startswith("=")
+    entries = [entry.split(":") for entry in setting.removeprefix("=").split(",") if entry]
+    found = not entries or any(
+        (device == name if exact else device.startswith(name)) and (not port or not port[0] or port[0] == str(number))
+        for name, *port in entries
+    )
+    return found is not excludes
+
+
+def roles(ports: Sequence[Port], setting: str) -> Mapping[str, PortRole]:
+    """Role of each port, by its label. `ports` are all of the node, also those that are down or gone; those that manage
+    NVSwitches have that role already. `setting` is NCCL_IB_HCA, or empty.
+    """
+    others = [port for port in ports if port.role is not PortRole.NVSWITCH]
+    training = [port for port in others if is_named(setting, port.device, port.number)] if setting else []
+    if not training or len(training) == len(others):  # the setting distinguishes none
+        rates: dict[tuple[str, str], float] = {}
+        for port in others:
+            weight = INFINIBAND_WEIGHT if port.link_layer == "InfiniBand" else 1.0
+            alike = (port.link_layer, port.adapter)
+            rates[alike] = rates.get(alike, 0.0) + weight * (port.rate_gbps_max or port.rate_gbps or 1.0)
+        fastest = max(rates, key=rates.__getitem__, default=None)
+        training = [port for port in others if (port.link_layer, port.adapter) == fastest]
+    found = {port.label: port.role for port in ports if port.role is PortRole.NVSWITCH}
+    return (
+        found
+        | dict.fromkeys((port.label for port in others), PortRole.OTHER)
+        | {port.label: PortRole.TRAINING for port in training}
+    )

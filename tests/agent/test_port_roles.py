@@ -1,0 +1,111 @@
+"""A node's ports have roles, on machines as sites have published them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy_agent.sample.hardware_history import HardwareHistory
+from understudy_agent.sample.infiniband import PortHistory, read_hca, read_ports
+from understudy_agent.sample.port_roles import is_named, roles
+from understudy_wire.hardware import Port, PortRole
+
+WORLD = Path(__file__).parents[1] / "data" / "world" / "network"
+LINES = {"LinkUp": "5: LinkUp", "Polling": "2: Polling", "Disabled": "3: Disabled"}
+VPD = b"\x82\x0a\x00ConnectX-7\x90\x1f\x00VA\x1cMLX:MN=MLNX:SMDL=SW_MNG:PCI=V0\x78"
+
+
+class Machine:
+    """/sys/class/infiniband of a published machine."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        text = (WORLD / name).read_text()
+        self.rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
+        self.sys = folder / "sys"
+        self.conf = folder / "nccl.conf"
+        self.conf.write_text("".join(line[2:] + "\n" for line in text.splitlines() if line.startswith("# NCCL_IB_HCA")))
+        self._history = PortHistory(HardwareHistory(folder / "hardware.json", "boot"), "boot")
+        for device, port, adapter, link_layer, state, physical, rate, vpd, _ in self.rows:
+            self._write(f"{device}/board_id", adapter)
+            self._write(f"{device}/ports/{port}/link_layer", link_layer)
+            self._write(f"{device}/ports/{port}/phys_state", LINES[physical])
+            self._write(f"{device}/ports/{port}/state", "4: ACTIVE" if state == "ACTIVE" else "1: DOWN")
+            self._write(f"{device}/ports/{port}/rate", f"{rate} Gb/sec (4X NDR)")
+            (self.sys / "class/infiniband" / device / "device").mkdir()
+            if vpd == "SW_MNG":
+                (self.sys / "class/infiniband" / device / "device/vpd").write_bytes(VPD)
+
+    @property
+    def expected(self) -> dict[str, str]:
+        return {f"{device}/{port}": role for device, port, *_, role in self.rows}
+
+    def lose(self, *devices: str) -> None:
+        """Their adapters leave the bus."""
+        for device in devices:
+            (self.sys / "class/infiniband" / device).rename(self.sys / device)
+
+    def ports(self, seconds: float = 0.0) -> list[Port]:
+        self._history.add(read_ports(self.sys), seconds, seconds, read_hca(self.conf))
+        return self._history.ports
+
+    def roles(self) -> dict[str, str]:
+        return {port.label: port.role.value for port in self.ports()}
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.sys / "class/infiniband" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in WORLD.glob("*.txt")))
+def test_ports_of_published_machines_have_their_roles(name: str, tmp_path: Path) -> None:
+    machine = Machine(name, tmp_path)
+    assert machine.roles() == machine.expected
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in WORLD.glob("*.txt")))
+def test_roles_stay_where_adapters_are_lost(name: str, tmp_path: Path) -> None:
+    machine = Machine(name, tmp_path)
+    machine.ports()
+    machine.lose(*[row[0] for row in machine.rows if row[-1] == "training"][1:])
+    found = {port.label: port.role.value for port in machine.ports(60.0)}
+    assert found == {label: role for label, role in machine.expected.items() if label in found}
+    assert {label for label, role in machine.expected.items() if role == "training"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("mlx5", {"mlx5_1/1", "mlx5_10/1", "mlx5_10/2", "mlx5_bond_0/1"}),
+        ("mlx5_1", {"mlx5_1/1", "mlx5_10/1", "mlx5_10/2"}),
+        ("=mlx5_1", {"mlx5_1/1"}),
+        ("=mlx5_10:2,mlx5_1", {"mlx5_1/1", "mlx5_10/2"}),
+        ("=mlx5_10:2:0:1", {"mlx5_10/2"}),
+        ("^mlx5_bond", {"mlx5_1/1", "mlx5_10/1", "mlx5_10/2"}),
+        ("^=mlx5_1", {"mlx5_10/1", "mlx5_10/2", "mlx5_bond_0/1"}),
+        ("", {"mlx5_1/1", "mlx5_10/1", "mlx5_10/2", "mlx5_bond_0/1"}),
+        ("^", set()),
+    ],
+)
+def test_nccl_ib_hca_means_what_nccl_makes_of_it(setting: str, named: set[str]) -> None:
+    ports = [("mlx5_1", 1), ("mlx5_10", 1), ("mlx5_10", 2), ("mlx5_bond_0", 1)]
+    assert {f"{device}/{number}" for device, number in ports if is_named(setting, device, number)} == named
+
+
+def test_the_first_line_of_nccl_conf_counts(tmp_path: Path) -> None:
+    conf = tmp_path / "nccl.conf"
+    assert read_hca(conf) == ""
+    conf.write_text("NCCL_DEBUG=WARN\n#NCCL_IB_HCA=mlx4\nNCCL_IB_HCA==mlx5_0:1\r\nNCCL_IB_HCA=mlx5_1\n")
+    assert read_hca(conf) == "=mlx5_0:1"
+
+
+@pytest.mark.parametrize("setting", ["mlx5", "^mlx5", "=mlx4_0"])
+def test_a_setting_that_distinguishes_no_port_changes_nothing(setting: str) -> None:
+    ports = [Port("mlx5_0", 1, "InfiniBand", rate_gbps=400.0), Port("mlx5_1", 1, "Ethernet", rate_gbps=100.0)]
+    assert roles(ports, setting) == {"mlx5_0/1": PortRole.TRAINING, "mlx5_1/1": PortRole.OTHER}
+
+
+def test_the_only_port_of_a_node_is_for_training() -> None:
+    assert roles([Port("mlx5_0", 1, "Ethernet", rate_gbps=25.0)], "") == {"mlx5_0/1": PortRole.TRAINING}
+    assert roles([], "") == {}
