@@ -43,7 +43,8 @@ def zip_doubt(start: bytes, tail: bytes) -> str:
     if not start.startswith(ZIP_START):
         return ""
     at = tail.rfind(ZIP_END)
-    return "" if 0 <= at <= len(tail) - 22 else "it has no end, as a zip file has: it is cut"
+    ends = at >= 0 and at + 22 + int.from_bytes(tail[at + 20 : at + 22], "little") == len(tail)
+    return "" if ends else "it has no end, as a zip file has: it is cut"
 
 
 def shards_named(manifest: bytes) -> set[str]:

@@ -9,7 +9,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from understudy_controlplane.fleet.checkpoint_folder import (
     is_checkpoint,
     judge,
     named_but_gone,
+    parts_left_out,
     unfinished_marker,
     without_rank,
 )
@@ -83,10 +84,25 @@ class Scan:
     seconds_max: float = SECONDS_MAX
     notes: list[str] = field(default_factory=list)
     _names: int = 0
+    _sizes: dict[Path, dict[str, int]] = field(default_factory=dict)
     _read_bytes: int = 0
     _began: float = field(default_factory=time.monotonic)
 
-    def checkpoints(self) -> Iterator[Scanned]:
+    def checkpoints(self) -> list[Scanned]:
+        """Those of each run from the newest on, each beside its neighbours in the run."""
+        found = list(self._judged_alone())
+        runs: dict[Path, list[Path]] = defaultdict(list)
+        for path in sorted(self._sizes, key=lambda one: folder_step(one.name) or -1):
+            runs[path.parent].append(path)
+        left_out: dict[str, str] = {}
+        for one, other in (pair for paths in runs.values() for pair in itertools.pairwise(paths)):
+            for own, beside in ((one, other), (other, one)):
+                doubt = parts_left_out(self._sizes[own], beside.name, self._sizes[beside])
+                left_out[_text(own)] = doubt or left_out.get(_text(own), "")
+        doubts = ((one, [one.doubt, left_out.get(one.path, "")]) for one in found)
+        return [replace(one, doubt="; ".join(filter(None, doubt))) for one, doubt in doubts]
+
+    def _judged_alone(self) -> Iterator[Scanned]:
         """Those of each run from the newest on: a folder's turn is its place among those beside it, added to its
         parent's.
         """
@@ -161,6 +177,7 @@ class Scan:
             return None
         sizes = {name: one.size_bytes for name, one in files.items()}
         found = judge(Folder(path.name, sizes, self._reader(place, files), folders, above.names, above.trackers))
+        self._sizes[path] = sizes
         size, at = sum(max(one, 0) for one in sizes.values()), max(one.written_at for one in files.values())
         step = folder_step(path.name, found.kind)
         return Scanned(_text(path), found.kind, step, len(files), size, at, _text(found.doubt), _text(found.unread))

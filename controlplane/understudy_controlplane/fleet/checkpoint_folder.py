@@ -35,9 +35,12 @@ SHOWN_MAX = 2
 TRACKER_BYTES_MAX = 1024
 
 STEP = re.compile(
-    r"(?:^|[^0-9])(?:checkpoint_\d{1,9}_|(?:step|checkpoint|(?<!hpc_)ckpt|iter(?:ation)?)[-_=]?)0*(\d{1,15})"
+    r"(?:^|[^0-9])(?:checkpoint_\d+_|(?:step|checkpoint|(?<!hpc_)ckpt|iter(?:ation)?|(?<=-)ba)[-_=]?)"
+    r"0*(\d{1,15})(?!\d)"
 )
-"""A number in a name; of fairseq's `checkpoint_EPOCH_UPDATES` the second. Lightning counts `hpc_ckpt_N`: no step."""
+"""A number in a name; of fairseq's `checkpoint_EPOCH_UPDATES` the second, of Composer's `ep0-ba100` the batch.
+Lightning counts `hpc_ckpt_N`: that is no step.
+"""
 
 UNFINISHED_FOLDER = re.compile(r"^tmp[-_.]|[-_.](?:tmp|partial|incomplete)(?:$|[-_.])")
 """`tmp-checkpoint-N` of transformers 4.36 to 4.38, `N.orbax-checkpoint-tmp-TIME`, and habits of others."""
@@ -122,6 +125,7 @@ LAYOUTS = (
                 r"optimizer(?:_\d+)?(?:_rank\d+)?\.bin|optimizer_\d+/.+|pytorch_model(?:_\d+)?/.+",
                 r"scheduler(?:_\d+)?\.bin",
             ),
+            Need("model.safetensors", "", r".*\.safetensors|pytorch_model.*|.*/.+"),
         ),
     ),
     Layout(
@@ -252,13 +256,33 @@ def judge(folder: Folder) -> Judgement:
     return Judgement(layout.kind, _text_of(doubts), _text_of(unread))
 
 
+def parts_left_out(sizes: Mapping[str, int], other: str, others: Mapping[str, int]) -> str:
+    """Parts of a model that another checkpoint of the run has. Names do not show how many parts there are; where those
+    that both have are of one size, the gang was of one size as well.
+    """
+    own, more = _parts(sizes), _parts(others)
+    common = own.keys() & more.keys()
+    if not common or any(abs(own[one] - more[one]) > more[one] / 10 for one in common):
+        return ""
+    families = {re.sub(r"\d+", "#", one) for one in own}
+    missing = [one for one in sorted(more.keys() - common) if re.sub(r"\d+", "#", one) in families]
+    return _text_of([Remark(one, "missing", f"{other} has more parts") for one in missing])
+
+
+def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
+    found = ((re.search(r"[^/]+_(?:model|optim)_states\.pt$|mp_rank_[\d_]+/[^/]+$", path), path) for path in sizes)
+    return {match[0]: sizes[path] for match, path in found if match is not None}
+
+
 def named_but_gone(trackers: Mapping[str, str], folders: Iterable[str]) -> Iterator[str]:
     """What trackers beside these folders name that is not there."""
     known = set(folders)
     for tracker, text in trackers.items():
         step = _tracked(text)
-        if text not in known and (step is None or step not in map(folder_step, known)):
-            yield f"{tracker} names {f'step {step}' if text.isdecimal() else text or 'nothing'}, which is not there"
+        if not text:
+            yield f"{tracker} is empty"
+        elif step is not None and text not in known and step not in map(folder_step, known):
+            yield f"{tracker} names {f'step {step}' if text.isdecimal() else text}, which is not there"
 
 
 def _tracked(text: str) -> int | None:
