@@ -8,8 +8,11 @@ from __future__ import annotations
 
 VERSIONS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 
-JOB_TEXTS = ("name", "wckey", "cluster_features", "command", "submit_line", "workdir", "admin_comment", "comment")
-"""Texts in a job's record, in their order. Slurm checks no one of them."""
+JOB_TEXTS = (
+    *("name", "mcs_label", "account", "wckey", "cronspec", "cluster_features", "network"),
+    *("command", "submit_line", "workdir", "admin_comment", "comment", "extra"),
+)
+"""Texts in a job's record, in their order. Slurm checks no one of them: an account only where it has slurmdbd."""
 
 
 def job(version: str, batch: bool = True, *, user: str = "alice(1001)", group: str = "ml(2001)", **given: str) -> str:
@@ -33,14 +36,16 @@ def job(version: str, batch: bool = True, *, user: str = "alice(1001)", group: s
     return "".join(
         [
             f"JobId=4711 {given.get('array', '')}JobName={given.get('name', 'train')} ",
-            f"UserId={user} GroupId={group} MCS_label=N/A ",
-            f"Priority={given.get('priority', '100')} Nice=0 Account=ml QOS=normal {optional('WCKey', 'wckey')}",
+            f"UserId={user} GroupId={group} MCS_label={given.get('mcs_label', 'N/A')} ",
+            f"Priority={given.get('priority', '100')} Nice=0 Account={given.get('account', 'ml')} QOS=normal ",
+            optional("WCKey", "wckey"),
             f"JobState={state} Reason={given.get('reason', 'None')} ",
             since("23.02", optional("FailedNode", "failed_node")),
             "Dependency=(null) Requeue=1 Restarts=6 ",
             f"BatchFlag={int(batch)} Reboot=0 ExitCode=0:0 RunTime=00:01:00 TimeLimit=1-00:00:00 TimeMin=N/A ",
             "SubmitTime=2026-03-01T10:00:00 EligibleTime=2026-03-01T10:00:00 AccrueTime=2026-03-01T10:00:00 ",
             "StartTime=2026-03-01T10:00:05 EndTime=2026-03-02T10:00:05 Deadline=N/A ",
+            optional("CrontabSpec", "cronspec"),
             "SuspendTime=None SecsPreSuspend=0 LastSchedEval=2026-03-01T10:00:01 Scheduler=Main ",
             "Partition=gpu AllocNode:Sid=login1:1234 ReqNodeList=(null) ExcNodeList=(null) ",
             f"NodeList={nodes} {optional('SchedNodeList', 'sched_nodes')}{optional('BatchFeatures', 'batch_features')}",
@@ -53,7 +58,7 @@ def job(version: str, batch: bool = True, *, user: str = "alice(1001)", group: s
             optional("ClusterFeatures", "cluster_features") + optional("Prefer", "prefer"),
             optional("Reservation", "reservation"),
             f"OverSubscribe=NO {since('26.05', 'Exclusive=NODE ')}Contiguous=0 Licenses=(null) ",
-            f"{since('25.05', 'LicensesAlloc=(null) ')}Network=(null) ",
+            f"{since('25.05', 'LicensesAlloc=(null) ')}Network={given.get('network', '(null)')} ",
             f"Command={given.get('command', '/home/x/train.sh')} ",
             since("25.11", f"SubmitLine={given.get('submit_line', 'sbatch train.sh')} "),
             f"WorkDir={given.get('workdir', '/home/x')} ",
