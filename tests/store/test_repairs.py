@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import MovedGpu
+from understudy_controlplane.fleet.maintenance import Maintenance, Next, Stage
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.operator import FLEET, Breaker, Ending, Verb
 from understudy_controlplane.fleet.subject import Subject
@@ -23,6 +25,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.gpus import GpuStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.requests import RequestStore
+from understudy_controlplane.store.site_maintenance import MaintenanceStore
 from understudy_controlplane.store.tickets import TicketStore
 from understudy_controlplane.xid_policy import Repair
 from understudy_wire.hardware import Gpu, GpuStatus
@@ -233,6 +236,22 @@ def test_a_drill_that_another_one_replaced_since_does_not_end_it(requests: Reque
     assert not requests.end(ending, b.NOW + 60)
     assert waiting(engine, b.NOW + 60) == {}
     assert [one.request for one in judged(engine, b.NOW + 120)] == [number]
+
+
+@pytest.mark.parametrize("verb", [Verb.HOLD, Verb.QUARANTINE, Verb.RETIRE])
+def test_a_maintenance_that_ends_keeps_what_a_person_asked_of_its_node_since(
+    verb: Verb, requests: RequestStore, engine: Engine
+) -> None:
+    work = Maintenance(0, ("n1", "n2"), ("n1", "n2"), "firmware", "alice", b.NOW, b.NOW + 60, 2)
+    store = MaintenanceStore(engine)
+    number = store.begin(work, AuditEntry.on_host("alice", b.NOW, Verb.START_MAINTENANCE.value, "", "firmware"))
+    work = replace(work, id=number)
+    held = Next({"n1": Stage.ASKED, "n2": Stage.ASKED}, holds=("n1", "n2"))
+    store.proceed(work, held, b.NOW)
+    assert waiting(engine, b.NOW) == {"n1": Verb.HOLD, "n2": Verb.HOLD}
+    requests.ask(verb, "n1", "a fan is still out", "bob", b.NOW + 60)
+    store.proceed(work, Next({}, releases=("n1", "n2"), is_over=True), b.NOW + 60)
+    assert waiting(engine, b.NOW + 60) == {"n1": verb, "n2": Verb.RELEASE}
 
 
 class TestBreaker:

@@ -219,6 +219,12 @@ def answer(connection: Connection, now: float, detail: Mapping[str, Any] | None 
     return bool(connection.execute(update(_REQUEST).where(*which, _IS_WAITING).values(values)).rowcount)
 
 
+def waits_of_others(connection: Connection, nodes: Iterable[str], reason: str) -> set[str]:
+    """Nodes about which a request waits that has another reason."""
+    waits = (_REQUEST.c.subject.in_([*nodes]), _REQUEST.c.verb.in_(_values(NODE_VERBS)), _IS_WAITING)
+    return {*connection.execute(select(_REQUEST.c.subject).where(*waits, _REQUEST.c.reason != reason)).scalars()}
+
+
 def end_drill(connection: Connection, entry: AuditEntry) -> bool:
     """The loop ends it in its next round. False: there is no drill on that node."""
     is_open = (_REQUEST.c.subject == entry.subject, _REQUEST.c.verb == Verb.DRILL.value, _IS_WAITING)

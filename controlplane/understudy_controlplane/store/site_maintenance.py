@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.operator import Verb, job_subject
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.audit import append
 from understudy_controlplane.store.database import reading
-from understudy_controlplane.store.requests import answer, ask
+from understudy_controlplane.store.requests import answer, ask, waits_of_others
 
 _TABLE = tables.maintenance
 _OPEN = select(_TABLE).where(_TABLE.c.closed_at.is_(None))
@@ -50,14 +50,15 @@ class MaintenanceStore:
         return number
 
     def proceed(self, maintenance: Maintenance, due: Next, now: float) -> None:
-        """Stages and requests in one transaction."""
+        """Stages and requests in one transaction. What a person has asked of a node since counts, not its release."""
         of_this = (maintenance.words, maintenance.by, now)
         with self._engine.begin() as connection:
             if due.releases or due.is_over:
                 _withdraw_moves(connection, maintenance, now)
             for name in due.holds:
                 ask(connection, Verb.HOLD, name, *of_this)
-            for name in due.releases:
+            wanted_otherwise = waits_of_others(connection, due.releases, maintenance.words)
+            for name in (one for one in due.releases if one not in wanted_otherwise):
                 ask(connection, Verb.RELEASE, name, *of_this)
             if due.move is not None:
                 key, off = due.move
