@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long fuzz promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
+.PHONY: demo unit lint check test long fuzz promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program_files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -41,33 +41,14 @@ promise: setup
 audit: setup-check
 	@$(RUN) -m tests.audit
 
+# Figures in build/bench/NAME.json. `make bench` takes the usual ones; the others are placement (the spare that costs a
+# gang least), access (what readers cost the loop), operators (what a person waits for), dashboard (in a real browser) and
+# program_files (the start of a program on a spare that has read its files).
 bench: setup
-	@$(RUN) -m tests.bench.ingest
-	@$(RUN) -m tests.bench.slurm_read
-	@$(RUN) -m tests.bench.tick
-	@$(RUN) -m tests.bench.hook
-	@$(RUN) -m tests.bench.footprint
-	@$(RUN) -m tests.bench.straggler
+	@$(RUN) -m tests.bench
 
-# The spare that costs a gang least, beside one by name and one by chance: build/bench/placement.json.
-bench-placement: setup
-	@$(RUN) -m tests.bench.placement
-
-# What readers cost the loop: build/bench/access.json.
-bench-access: setup
-	@$(RUN) -m tests.bench.access
-
-# What an operator waits for, at 12,500 nodes: build/bench/operators.json.
-bench-operators: setup
-	@$(RUN) -m tests.bench.operators
-
-# The dashboard with 12,500 nodes in a real browser, and with 20 viewers: build/bench/dashboard.json.
-bench-dashboard: setup
-	@$(RUN) -m tests.bench.dashboard
-
-# The start of a program on a spare that has read its files, and on one that has not: build/bench/program_files.json.
-bench-program-files: setup
-	@$(RUN) -m tests.bench.program_files
+bench-placement bench-access bench-operators bench-dashboard bench-program_files: setup
+	@$(RUN) -m tests.bench $(@:bench-%=%)
 
 # The launcher with 64 to 12,500 seats, beside the rendezvous of torchrun and NVRx: build/bench/launcher.json.
 bench-launcher: setup

@@ -14,6 +14,7 @@ NOT_POSSIBLE_HERE = 75
 
 NEED_TORCH = (
     "agent/selfcheck/test_selfcheck.py",
+    "bench/test_small.py",
     "hook/test_compute.py",
     "hook/test_ddp.py",
     "hook/test_pinned.py",

@@ -15,21 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import NOT_POSSIBLE_HERE, REPOSITORY
+from tests.bench.__main__ import MORE, USUAL
 
 REPORTS = REPOSITORY / "build" / "long"
 STAGES = ("unit", "patient", "integration", "cluster", "long", "timed", "cluster-timed")
 BENCHMARKS = (
-    "ingest",
-    "slurm_read",
-    "tick",
-    "hook",
-    "footprint",
-    "straggler",
-    "sim",
-    "drawn",
-    "access",
-    "database",
-    "operators",
+    *(f"tests.bench {name}" for name in (*USUAL, *MORE)),
+    *(f"tests.bench.{name}" for name in ("sim", "drawn", "database", "recovery")),
 )
 
 
@@ -63,7 +55,7 @@ def parts() -> list[Part]:
         Part("promise", (*python, "tests.promise", "--again")),
         Part("audit of packages", (*python, "tests.audit")),
         Part("versions of Python", (*python, "tests.python_versions")),
-        *(Part(f"bench {name}", (*python, f"tests.bench.{name}")) for name in (*BENCHMARKS, "recovery")),
+        *(Part(name, (*python, *name.split())) for name in BENCHMARKS),
     ]
 
 

@@ -10,9 +10,7 @@ Ten thousand connections: `tests/bench/connection_flood.py`.
 
 from __future__ import annotations
 
-import logging
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
 import uvicorn
 from sqlalchemy import Engine, insert
 
@@ -29,7 +26,8 @@ from tests.bench.connection_flood import measure_connections
 from tests.bench.ingest_load import node_name
 from tests.bench.rank_flood import measure_hellos
 from tests.bench.report_cost import NODES, measure_report_cost
-from tests.bench.result import Result, result, write
+from tests.bench.result import Result, Size, result
+from tests.bench.slurm_text import NODES as FLEET_NODES
 from tests.bench.tick import Fleet
 from tests.testbed.configuration import free_ports
 from tests.tokens import FOREVER, add_tokens
@@ -58,30 +56,23 @@ READS = (
 )
 
 
-def main() -> int:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+def measure(size: Size) -> list[Result]:
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
         directory = Path(name)
-        fleet = Fleet(directory)
+        fleet = Fleet(directory, size.of(FLEET_NODES, 400))
         fleet.tick()
         fleet.hear(0)
         fleet.tick()
-        fill(fleet.control_plane.engine)
+        fill(fleet.control_plane.engine, size)
         add_tokens(fleet.control_plane.engine, map(node_name, range(NODES)))
         add_viewers(fleet.control_plane.engine)
-        cost = measure_report_cost(fleet.control_plane)
+        cost = measure_report_cost(fleet.control_plane, size)
         fleet.control_plane.telemetry.know(fleet.control_plane.stores.fleet.nodes())
-        results = [*measure_readers(fleet, directory), measure_hellos(), *measure_connections()]
-    for one in results:
-        quiet = one.rivals["quiet"]
-        print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; quiet {quiet:.1f}")
-    print(f"{cost.name}: median {cost.median:.3f}, worst {cost.worst:.3f}")
-    print(write("access", [*results, cost]))
-    return 0
+        return [*measure_readers(fleet, directory, size), measure_hellos(size), *measure_connections(size), cost]
 
 
-def fill(engine: Engine) -> None:
+def fill(engine: Engine, size: Size) -> None:
     row = {
         "key": "k",
         "table_row": 251,
@@ -94,7 +85,7 @@ def fill(engine: Engine) -> None:
             "kernel_log": "Xid (PCI:0000:01:00): 79, GPU has fallen off the bus",
         },
     }
-    rows = [row | {"at": b.NOW + number, "subject": f"c{number % 12_500}"} for number in range(DECISIONS)]
+    rows = [row | {"at": b.NOW + number, "subject": f"c{number % 12_500}"} for number in range(size.of(DECISIONS, 300))]
     with engine.begin() as connection:
         connection.execute(insert(tables.decision), rows)
 
@@ -109,17 +100,16 @@ def add_viewers(engine: Engine) -> None:
     TokenStore(engine).add(tokens)
 
 
-def measure_readers(fleet: Fleet, directory: Path) -> list[Result]:
+def measure_readers(fleet: Fleet, directory: Path, size: Size) -> list[Result]:
     waits: dict[str, list[float]] = {"quiet": [], "readers": []}
     ticks: dict[str, list[float]] = {"quiet": [], "readers": []}
     with serving(fleet.control_plane) as url:
-        for number in range(ROUNDS):
+        for _ in range(size.of(ROUNDS, 1)):
             waits["quiet"].append(wait_p99(fleet))
             ticks["quiet"].append(tick(fleet))
             with reading(url, directory / "reads.lua"):
                 waits["readers"].append(wait_p99(fleet))
                 ticks["readers"].append(tick(fleet))
-            print(f"round {number + 1} of {ROUNDS}: the loop waits {waits['readers'][-1]:.1f} ms", flush=True)
     return [
         result(
             "loop_wait_under_readers_p99_milliseconds",
@@ -186,7 +176,3 @@ def reading(url: str, script: Path) -> Iterator[None]:
     finally:
         viewers.kill()
         viewers.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests import REPOSITORY
 from tests import builders as b
-from tests.bench.result import Result, result
+from tests.bench.result import Result, Size, result
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.testbed.configuration import free_ports
@@ -35,15 +35,16 @@ ANSWERS = 60
 MEGABYTE = 1_000_000
 
 
-def measure_connections() -> list[Result]:
+def measure_connections(size: Size) -> list[Result]:
+    connections = size.of(CONNECTIONS, 100)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, CONNECTIONS + 1000), most))
     quiet, beside, bytes_after = list[float](), list[float](), list[int]()
     with control_plane() as (port, process):
         quiet += answers(port)
-        for _ in range(FLOODS):
+        for _ in range(size.of(FLOODS, 2)):
             with ExitStack() as flood:
-                for number in range(CONNECTIONS):
+                for number in range(connections):
                     one = socket.socket()
                     flood.enter_context(one)
                     one.bind((f"127.0.0.{2 + number % ADDRESSES}", 0))
@@ -51,7 +52,7 @@ def measure_connections() -> list[Result]:
                     one.sendall(b"GET /v1/st")
                 held = connections_of(port)
                 beside += answers(port)
-                assert held > CONNECTIONS * 0.9, f"only {held} connections are open"
+                assert held > connections * 0.9, f"only {held} connections are open"
             while connections_of(port) > 10:
                 time.sleep(0.1)
             answers(port)
@@ -115,7 +116,4 @@ def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        serve(int(sys.argv[1]))
-    else:
-        print(*measure_connections(), sep="\n")
+    serve(int(sys.argv[1]))

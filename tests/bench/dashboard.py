@@ -10,7 +10,6 @@ fleet, two rounds a second with 25 changes each, without that of the rounds; `no
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
@@ -23,11 +22,11 @@ from itertools import cycle
 from pathlib import Path
 
 import httpx
-import structlog
 
 from tests import builders as b
 from tests.bench.access import add_viewers, serving, viewer
-from tests.bench.result import Result, result, write
+from tests.bench.result import Result, Size, result
+from tests.bench.slurm_text import NODES
 from tests.bench.tick import Fleet
 from tests.dashboard.browser import Browser, Tab, chromium
 from tests.dashboard.site import session
@@ -112,11 +111,10 @@ class Shown:
         self.change(self._names)
 
 
-def main() -> int:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+def measure(size: Size) -> list[Result]:
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
-        fleet = Fleet(Path(name))
+        fleet = Fleet(Path(name), size.of(NODES, 400))
         fleet.tick()
         fleet.hear(0)
         fleet.tick()
@@ -126,34 +124,32 @@ def main() -> int:
         with serving(fleet.control_plane) as address:
             url = address.replace("127.0.0.1", "localhost")
             live = fleet.control_plane.live_views
-            results = [*measure_viewers(shown, address, live), measure_bytes(address)]
+            results = [*measure_viewers(shown, address, live, size), measure_bytes(address)]
             with chromium() as browser:
                 cookies = session(url, Role.VIEWER)
-                results += measure_page(shown, browser, url, cookies)
-    for one in results:
-        print(f"{one.name}: median {one.median:.4g} {one.unit}, worst {one.worst:.4g}; {dict(one.rivals)}")
-    print(write("dashboard", results))
-    return 0
+                results += measure_page(shown, browser, url, cookies, size)
+    return results
 
 
-def measure_page(shown: Shown, browser: Browser, url: str, cookies: dict[str, str]) -> list[Result]:
+def measure_page(shown: Shown, browser: Browser, url: str, cookies: dict[str, str], size: Size) -> list[Result]:
+    rounds, groups = size.of(ROUNDS, 1), size.of(300, 8)
     with browser.tab(url, cookies) as tab:
         tab.call("Page.addScriptToEvaluateOnNewDocument", source=PAINTED)
-        painted = [paint(tab) for _ in range(ROUNDS)]
+        painted = [paint(tab, groups) for _ in range(rounds)]
         tab.wait_for("document.getElementById('link').dataset.state === 'live'")
-        updated = [update(tab, shown) for _ in range(ROUNDS * 2)]
+        updated = [update(tab, shown) for _ in range(rounds * 2)]
         shown.all_unlike()
-        unlike = [paint(tab) for _ in range(ROUNDS)]
+        unlike = [paint(tab, groups) for _ in range(rounds)]
     return [
         result("first_paint_milliseconds_12500", "ms", painted, {"all_unlike": unlike}, more_is_better=False),
         result("live_update_milliseconds", "ms", updated, {}, more_is_better=False),
     ]
 
 
-def paint(tab: Tab) -> float:
+def paint(tab: Tab, groups: int) -> float:
     tab.open("/dashboard")
     tab.wait_for("window.paintedAt > 0")
-    assert tab.run("window.groups") > 300
+    assert tab.run("window.groups") > groups
     return float(tab.run("window.paintedAt"))
 
 
@@ -175,19 +171,19 @@ def page_of(address: str) -> str:
     return page.text
 
 
-def measure_viewers(shown: Shown, address: str, live: LiveViews) -> list[Result]:
-    alone = [cpu_share(shown) for _ in range(2)]
+def measure_viewers(shown: Shown, address: str, live: LiveViews, size: Size) -> list[Result]:
+    alone = [cpu_share(shown, size.of(WATCHED_SECONDS, 1.0)) for _ in range(2)]
     layout = re.findall(r'data-layout="(\w+)"', page_of(address))[0]
     with watching(f"{address}/dashboard/live?layout={layout}"):
-        watched = [cpu_share(shown) for _ in range(2)]
+        watched = [cpu_share(shown, size.of(WATCHED_SECONDS, 1.0)) for _ in range(2)]
         assert live.viewers == VIEWERS, f"{live.viewers} viewers are left"
     return [result("server_cpu_share_20_viewers", "", watched, {"no_viewers": alone}, more_is_better=False)]
 
 
-def cpu_share(shown: Shown) -> float:
+def cpu_share(shown: Shown, seconds: float) -> float:
     """Share of one processor."""
     begun, used, rounds = time.monotonic(), time.process_time(), 0.0
-    while time.monotonic() - begun < WATCHED_SECONDS:
+    while time.monotonic() - begun < seconds:
         before = time.thread_time()
         shown.next_round()
         rounds += time.thread_time() - before
@@ -209,7 +205,3 @@ def watching(url: str) -> Iterator[None]:
             yield
         finally:
             viewers.kill()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,6 @@ backward pass; without DDP's own work in it, which varies by more than that.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import torch
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.bench.result import Result, result, write
+from tests.bench.result import Result, Size, result
 from understudy import Monitor
 from understudy.ddp import watch_ddp
 
@@ -31,10 +30,10 @@ COLD_STEPS = 400
 RANK = {"SLURM_JOB_ID": "7", "RANK": "0", "WORLD_SIZE": "1"}
 
 
-def microseconds(loop: Callable[[range], None], count: int = STEPS) -> list[float]:
+def microseconds(loop: Callable[[range], None], size: Size) -> list[float]:
     """Microseconds of one step, each round."""
-    rounds = []
-    for number in range(ROUNDS):
+    rounds, count = [], size.of(STEPS, 50)
+    for number in range(size.of(ROUNDS, 2)):
         steps = range(number * count, (number + 1) * count)
         begun = time.perf_counter()
         loop(steps)
@@ -56,10 +55,10 @@ def plain(monitor: Monitor) -> Callable[[range], None]:
     return loop
 
 
-def cold(monitor: Monitor) -> list[float]:
+def cold(monitor: Monitor, size: Size) -> list[float]:
     """Microseconds of one step, each step: entering and leaving it."""
     costs = []
-    for n in range(COLD_STEPS):
+    for n in range(size.of(COLD_STEPS, 10)):
         time.sleep(0.002)
         begun = time.perf_counter()
         step = monitor.step(n)
@@ -82,21 +81,22 @@ def with_collectives(monitor: Monitor) -> Callable[[range], None]:
     return loop
 
 
-def measure_steps(monitor: Monitor, closed: Monitor) -> list[Result]:
-    empty = median(microseconds(bare))
+def measure_steps(monitor: Monitor, closed: Monitor, size: Size) -> list[Result]:
+    empty = median(microseconds(bare, size))
     figures = {
         "hook_step": plain(monitor),
         "hook_step_four_collectives": with_collectives(monitor),
         "hook_step_no_agent": plain(closed),
     }
     hot = [
-        result(name, "µs", [one - empty for one in microseconds(loop)], {}, more_is_better=False)
+        result(name, "µs", [one - empty for one in microseconds(loop, size)], {}, more_is_better=False)
         for name, loop in figures.items()
     ]
-    return [*hot, result("hook_step_cold", "µs", cold(monitor), {}, more_is_better=False)]
+    return [*hot, result("hook_step_cold", "µs", cold(monitor, size), {}, more_is_better=False)]
 
 
-def measure_backward(monitor: Monitor) -> Result:
+def measure_backward(monitor: Monitor, size: Size) -> Result:
+    count = size.of(BACKWARDS, 10)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     inputs = torch.randn(4, 64)
@@ -104,27 +104,27 @@ def measure_backward(monitor: Monitor) -> Result:
     def train() -> None:
         model(inputs).sum().backward()
 
-    median_backward(train)
+    median_backward(train, count)
     added = []
-    for _ in range(ROUNDS):  # side by side, because a backward pass takes now this long and now that
-        without = median_backward(train)
+    for _ in range(size.of(ROUNDS, 2)):  # side by side, because a backward pass takes now this long and now that
+        without = median_backward(train, count)
         watch = watch_ddp(monitor, model)
-        added.append(median_backward(train) - without)
+        added.append(median_backward(train, count) - without)
         watch.remove()
     return result("hook_watched_backward", "µs", added, {}, more_is_better=False)
 
 
-def median_backward(train: Callable[[], None]) -> float:
+def median_backward(train: Callable[[], None], count: int) -> float:
     """Microseconds."""
     took = []
-    for _ in range(BACKWARDS):
+    for _ in range(count):
         begun = time.perf_counter()
         train()
         took.append((time.perf_counter() - begun) * 1e6)
     return median(took)
 
 
-def main() -> int:
+def measure(size: Size) -> list[Result]:
     outside = Monitor()  # no rank of a job
     os.environ |= RANK
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name, FakeControlPlane() as plane:
@@ -133,16 +133,9 @@ def main() -> int:
         with running_agent(config):
             monitor = Monitor(socket=str(config.socket))
             plane.wait_for(lambda plane: plane.facts)
-            results = [*measure_steps(monitor, outside), measure_backward(monitor)]
+            results = [*measure_steps(monitor, outside, size), measure_backward(monitor, size)]
             monitor.close()
         assert any(window.self_seconds for report in plane.reports for window in report.ranks), (
             "no step times were reported"
         )
-    for one in results:
-        print(f"{one.name}: median {one.median:.1f} µs, worst of {one.n} {one.worst:.1f} µs")
-    print(write("hook", results))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return results

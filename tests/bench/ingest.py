@@ -18,7 +18,7 @@ import httpx
 
 from tests import PYTHON_PATH
 from tests.bench.ingest_load import CLUSTER, GPUS, NODES, node_name, write_script
-from tests.bench.result import result, write
+from tests.bench.result import Result, Size, result
 from tests.testbed.configuration import free_ports
 from tests.testbed.serve import PARAMETERS_FILE
 from tests.tokens import with_tokens
@@ -29,7 +29,7 @@ CONNECTIONS = 32
 SERVER_CORE, LOAD_CORE = 0, 1
 
 
-def main() -> int:
+def measure(size: Size) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
         directory = Path(name)
         url, config = _configure(directory)
@@ -39,20 +39,15 @@ def main() -> int:
         )
         try:
             _wait_for(url, server)
-            reports, empty = _measure(directory, url)
+            reports, empty = _rounds(directory, url, size.of(ROUNDS, 1), size.of(ROUND_SECONDS, 1))
             body = httpx.get(f"{url}/v1/status", timeout=10).json()
         finally:
             server.terminate()
             server.wait(20)
-    results = [result("ingest_full_reports", "1/s", reports, {"empty_endpoint": empty}, more_is_better=True)]
-    path = write("ingest", results)
-    rival = results[0].rivals["empty_endpoint"]
-    assert rival is not None
-    print(
-        f"full reports {results[0].median:,.0f}/s, empty endpoint {rival:,.0f}/s: {results[0].median / rival:.2f} of it"
-    )
-    print(f"a tick with detection over {NODES * GPUS} ranks took {body['loop']['tick_seconds'] * 1000:.0f} ms; {path}")
-    return 0
+    return [
+        result("ingest_full_reports", "1/s", reports, {"empty_endpoint": empty}, more_is_better=True),
+        result(f"tick_{NODES * GPUS}_ranks", "s", [body["loop"]["tick_seconds"]], {}, more_is_better=False),
+    ]
 
 
 def _configure(directory: Path) -> tuple[str, Path]:
@@ -66,12 +61,11 @@ def _configure(directory: Path) -> tuple[str, Path]:
         ("writes_per_second_per_token", "reports_per_second_per_node", "connections_per_second_per_address"), 1e6
     )
     # Nodes are silent between two rounds of reports; that they are is not what is measured.
-    silence = {"silent_after_seconds": 30, "dead_after_seconds": 60}
+    silence = {"silent_after_seconds": 6}
     config.with_name(PARAMETERS_FILE).write_text(json.dumps({"limits": limits, "silence": silence}))
     with_tokens(f"sqlite:///{directory}/bench.db", map(node_name, range(NODES)))
     write_script(directory / "empty.lua", full=False)
-    size = write_script(directory / "full.lua", full=True)
-    print(f"a report has {size} bytes; {ROUNDS} rounds of {ROUND_SECONDS} s each, {CONNECTIONS} connections")
+    print(f"a report has {write_script(directory / 'full.lua', full=True)} bytes; {CONNECTIONS} connections")
     return f"http://127.0.0.1:{port}", config
 
 
@@ -88,20 +82,20 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the server did not become healthy within 20 s")
 
 
-def _measure(directory: Path, url: str) -> tuple[list[float], list[float]]:
+def _rounds(directory: Path, url: str, rounds: int, seconds: int) -> tuple[list[float], list[float]]:
     reports: list[float] = []
     empty: list[float] = []
-    for number in range(ROUNDS):
-        empty.append(_wrk(url, directory / "empty.lua"))
-        reports.append(_wrk(url, directory / "full.lua"))
-        print(f"round {number + 1} of {ROUNDS}: {reports[-1]:,.0f} reports/s, {empty[-1]:,.0f} empty/s")
+    for _ in range(rounds):
+        empty.append(_wrk(url, directory / "empty.lua", seconds))
+        reports.append(_wrk(url, directory / "full.lua", seconds))
+        print(f"a round: {reports[-1]:,.0f} reports/s, {empty[-1]:,.0f} empty/s", flush=True)
     return reports, empty
 
 
-def _wrk(url: str, script: Path) -> float:
+def _wrk(url: str, script: Path, seconds: int) -> float:
     """Requests a second. A refused request or a socket error fails the benchmark."""
     done = subprocess.run(
-        ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{ROUND_SECONDS}s", "-s", script, url],
+        ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", script, url],
         capture_output=True,
         text=True,
         check=True,
@@ -112,7 +106,3 @@ def _wrk(url: str, script: Path) -> float:
     if found is None:
         raise SystemExit(f"wrk's output is not understood:\n{done.stdout}")
     return float(found.group(1))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

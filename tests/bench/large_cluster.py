@@ -13,8 +13,8 @@ from tests.testbed.cluster import ClusterError, SlurmCluster
 
 REAL_NODES = 4
 LINES = (
-    # Nodes of the cloud need no slurmd and are never pinged; PrivateData=cloud shows them although they are off.
-    f"NodeName=c[1-{NODES - REAL_NODES}] CPUs=16 RealMemory=1024 Gres=gpu:8 State=CLOUD",
+    "NodeName=c[1-{}] CPUs=16 RealMemory=1024 Gres=gpu:8 State=CLOUD",
+    # Nodes of the cloud need no slurmd and are never pinged; this shows them although they are off.
     "PrivateData=cloud",
     "ResumeProgram=/bin/true",
     "SuspendProgram=/bin/true",
@@ -24,11 +24,12 @@ LINES = (
 
 
 @contextmanager
-def large_cluster(jobs: int = JOBS) -> Iterator[SlurmCluster]:
+def large_cluster(jobs: int = JOBS, nodes: int = NODES) -> Iterator[SlurmCluster]:
     directory = Path(tempfile.mkdtemp(prefix="understudy-"))
     directory.chmod(0o755)
     try:
-        with SlurmCluster(directory, nodes=REAL_NODES, extra_lines=LINES) as cluster:
+        lines = (LINES[0].format(nodes - REAL_NODES), *LINES[1:])
+        with SlurmCluster(directory, nodes=REAL_NODES, extra_lines=lines) as cluster:
             _submit(cluster, jobs)
             yield cluster
     finally:

@@ -9,7 +9,6 @@ something, and of all routes to read, each by the median of three.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import subprocess
@@ -22,12 +21,12 @@ from pathlib import Path
 from statistics import median
 
 import httpx
-import structlog
 from fastapi import FastAPI
 
 from tests import PYTHON_PATH
 from tests.bench.access import fill, serving
-from tests.bench.result import Result, result, write
+from tests.bench.result import Result, Size, result
+from tests.bench.slurm_text import NODES
 from tests.bench.tick import Fleet
 from tests.tokens import add_tokens, bearer, secret
 from understudy_controlplane.fleet.identity import Role
@@ -44,32 +43,28 @@ NOT_READ = ("/v1/events", "/v1/restore-point")
 UNDERSTUDY = ("-m", "understudy_agent.entry")
 
 
-def main() -> int:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+def measure(size: Size) -> list[Result]:
     tune_interpreter()
+    rounds = size.of(ROUNDS, 1)
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
         directory = Path(name)
-        fleet = Fleet(directory)
+        fleet = Fleet(directory, size.of(NODES, 400))
         fleet.tick()
         fleet.hear(0)
         fleet.tick()
-        fill(fleet.control_plane.engine)
+        fill(fleet.control_plane.engine, size)
         add_tokens(fleet.control_plane.engine)
         (directory / "token").write_text(secret(Role.VIEWER))
         with serving(fleet.control_plane) as url:
             routes = readable(fleet.control_plane.app)
-            results = [
-                *measure_commands(url, directory / "token"),
-                *measure_answers(url),
+            return [
+                *measure_commands(url, directory / "token", COMMANDS[: size.of(len(COMMANDS), 2)], rounds),
+                *measure_answers(url, rounds),
                 measure_routes(url, routes),
             ]
-    for one in results:
-        print(f"{one.name}: median {one.median:.1f} {one.unit}, worst {one.worst:.1f}; {dict(one.rivals)}")
-    print(write("operators", results))
-    return 0
 
 
-def measure_commands(url: str, token_file: Path) -> list[Result]:
+def measure_commands(url: str, token_file: Path, commands: Sequence[str], rounds: int) -> list[Result]:
     given = {"UNDERSTUDY_URL": url, "UNDERSTUDY_TOKEN_FILE": str(token_file), "PYTHONPATH": PYTHON_PATH}
     environment = os.environ | given
 
@@ -78,10 +73,10 @@ def measure_commands(url: str, token_file: Path) -> list[Result]:
             lambda: subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
         )
 
-    each = {command: median(run(*UNDERSTUDY, *command.split()) for _ in range(3)) for command in COMMANDS}
+    each = {command: median(run(*UNDERSTUDY, *command.split()) for _ in range(3)) for command in commands}
     print("slowest command:", max(each, key=lambda command: each[command]))
     python, shown, status = [], [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         python.append(run("-c", "pass"))
         shown.append(run(*UNDERSTUDY, "--help"))
         status.append(run(*UNDERSTUDY, "status"))
@@ -93,7 +88,7 @@ def measure_commands(url: str, token_file: Path) -> list[Result]:
     ]
 
 
-def measure_answers(url: str) -> list[Result]:
+def measure_answers(url: str, rounds: int) -> list[Result]:
     with httpx.Client(base_url=url, headers=bearer(Role.VIEWER), timeout=60, trust_env=False) as client:
 
         def read(path: str) -> int:
@@ -101,8 +96,8 @@ def measure_answers(url: str) -> list[Result]:
             assert answer.status_code == 200, answer.text
             return len(answer.content)
 
-        pages = [milliseconds(lambda: read("/v1/nodes?limit=1000")) for _ in range(ROUNDS)]
-        scrapes = [milliseconds(lambda: read("/metrics")) for _ in range(ROUNDS)]
+        pages = [milliseconds(lambda: read("/v1/nodes?limit=1000")) for _ in range(rounds)]
+        scrapes = [milliseconds(lambda: read("/metrics")) for _ in range(rounds)]
         size = read("/metrics")
     return [
         result("api_nodes_page_milliseconds_12500", "ms", pages, {}, more_is_better=False),
@@ -120,7 +115,7 @@ def readable(app: FastAPI) -> list[str]:
 
 def measure_routes(url: str, routes: Sequence[str]) -> Result:
     each = {}
-    with httpx.Client(base_url=url, headers=bearer(Role.VIEWER), timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=bearer(Role.OPERATOR), timeout=60, trust_env=False) as client:
         for path in routes:
             answer = client.get(path)
             assert answer.status_code == 200, answer.text
@@ -134,7 +129,3 @@ def milliseconds(action: Callable[[], object]) -> float:
     begun = time.perf_counter()
     action()
     return (time.perf_counter() - begun) * 1000
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,11 +10,10 @@ of the node that was there.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.bench.result import result, write
+from tests.bench.result import Result, Size, result
 from understudy_controlplane.decide.placement import Layout, place
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology, merged
@@ -91,13 +90,13 @@ def crossed_after_swaps(topology: Topology, choose: Chooser, seed: int) -> float
     return added / FAILURES
 
 
-def milliseconds() -> list[float]:
+def milliseconds(rounds: int) -> list[float]:
     """Times of a gang on all nodes, with spares in every rack but the last ones."""
     everything = tuple(name(number) for number in range(NODES))
     spares = [f"s{number}" for number in range(SPARES)]
     layout = Layout(everything, NODES * GPUS, Parallelism(tensor=GPUS, pipeline=8))
     found = []
-    for seed in range(ROUNDS):
+    for seed in range(rounds):
         topology = fleet(
             {number: (spare,) for number, spare in enumerate(spares)}
         )  # as after a change: nothing is kept
@@ -107,7 +106,8 @@ def milliseconds() -> list[float]:
     return found
 
 
-def main() -> None:
+def measure(size: Size) -> list[Result]:
+    rounds = size.of(ROUNDS, 2)
     topology = fleet({})
     chance = random.Random(1)  # noqa: S311
     choosers: dict[str, Chooser] = {
@@ -116,18 +116,11 @@ def main() -> None:
         "random": lambda _layout, _left, spares: chance.choice(spares),
     }
     added = {
-        who: [crossed_after_swaps(topology, choose, seed) for seed in range(ROUNDS)] for who, choose in choosers.items()
+        who: [crossed_after_swaps(topology, choose, seed) for seed in range(rounds)] for who, choose in choosers.items()
     }
     rivals = {who: values for who, values in added.items() if who != "understudy"}
-    times = milliseconds()
-    results = [
+    times = milliseconds(rounds)
+    return [
         result("placement_milliseconds_2048", "ms", times, {}, more_is_better=False),
         result("cross_domain_pairs", "pairs added by a swap", added["understudy"], rivals, more_is_better=False),
     ]
-    for one in results:
-        print(f"{one.name}: {one.median:.2f} {one.unit} (worst {one.worst:.2f}), rivals {dict(one.rivals)}")
-    print(write("placement", results), file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""What it is worth that a spare has read a program's files: build/bench/program_files.json.
+"""What it is worth that a spare has read a program's files.
 
-`python -m tests.bench.program_files [FOLDER]`: a copy of PyTorch, on FOLDER's file system, is imported by a new process
-with none of its files in the page cache, and with those that the hook named read before. Needs some gigabytes there.
+A copy of PyTorch, below build/bench, is imported by a new process with none of its files in the page cache, and with
+those that the hook named read before. It needs some gigabytes there.
 """
 
 from __future__ import annotations
@@ -17,60 +17,52 @@ import time
 from pathlib import Path
 
 from tests import PYTHON_PATH
-from tests.bench.result import result, write
+from tests.bench.result import BENCH_DIRECTORY, Result, Size, result
 from understudy_agent.files.carry_out import carry_out
 
 RUNS = 3
-IMPORTED = "torch"
 BYTES_PER_SECOND = 500e6
-PROGRAM = f"import {IMPORTED}\nprint(open('/proc/thread-self/schedstat').read())\n"
-NAMES = f"import {IMPORTED}\nfrom understudy.program_files import program_files\nprint(program_files())\n"
+PROGRAM = "print(open('/proc/thread-self/schedstat').read())\n"
+NAMES = "from understudy.program_files import program_files\nprint(program_files())\n"
 
 
-def main(folder: str | None) -> int:
-    with tempfile.TemporaryDirectory(dir=folder, prefix="understudy-bench-") as home:
+def measure(size: Size) -> list[Result]:
+    imported = size.of("torch", "yaml")
+    BENCH_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BENCH_DIRECTORY, prefix="understudy-bench-") as home:
         packages = Path(home)
-        spec = importlib.util.find_spec(IMPORTED)
+        spec = importlib.util.find_spec(imported)
         assert spec is not None and spec.origin is not None
         source = Path(spec.origin).parents[1]
-        for one in source.iterdir():
+        for one in size.of([*source.iterdir()], [source / imported]):
             if one.is_dir():
                 shutil.copytree(one, packages / one.name, symlinks=True)
             elif one.suffix in (".py", ".so"):
                 shutil.copy(one, packages / one.name)
-        measure(packages)  # compiles what is not compiled
-        packed = run(packages, NAMES).strip()
+        start(packages, imported)  # compiles what is not compiled
+        packed = run(packages, f"import {imported}\n{NAMES}").strip()
         cold, warm, reading = [], [], []
-        for _ in range(RUNS):
+        for _ in range(size.of(RUNS, 1)):
             evict(packages)
-            cold.append(measure(packages))
+            cold.append(start(packages, imported))
             evict(packages)
             began = time.monotonic()
             task = {"type": "warm", "program": packed, "bytes_max": 8 << 30, "bytes_per_second": BYTES_PER_SECOND}
             done = carry_out(task)
             reading.append(time.monotonic() - began)
-            warm.append(measure(packages))
-            print(f"import {IMPORTED}: cold {cold[-1]}, read before {warm[-1]}; {done['why']}", flush=True)
-    path = write(
-        "program_files",
-        [
-            *(
-                result(
-                    name,
-                    unit,
-                    [one[place] for one in warm],
-                    {"cold": [one[place] for one in cold]},
-                    more_is_better=False,
-                )
-                for place, (name, unit) in enumerate(
-                    (("start_seconds", "s"), ("waiting_for_files_seconds", "s"), ("read_mebibytes", "MiB"))
-                )
-            ),
-            result("reading_seconds", "s", reading, {}, more_is_better=False),
-        ],
-    )
-    print(f"written to {path}; load {os.getloadavg()[0]:.1f}")
-    return 0
+            warm.append(start(packages, imported))
+            print(f"import {imported}: cold {cold[-1]}, read before {warm[-1]}; {done['why']}", flush=True)
+    return [
+        *(
+            result(
+                name, unit, [one[place] for one in warm], {"cold": [one[place] for one in cold]}, more_is_better=False
+            )
+            for place, (name, unit) in enumerate(
+                (("start_seconds", "s"), ("waiting_for_files_seconds", "s"), ("read_mebibytes", "MiB"))
+            )
+        ),
+        result("reading_seconds", "s", reading, {}, more_is_better=False),
+    ]
 
 
 def evict(folder: Path) -> None:
@@ -82,11 +74,11 @@ def evict(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def measure(packages: Path) -> tuple[float, float, float]:
+def start(packages: Path, imported: str) -> tuple[float, float, float]:
     """Seconds of the start; those in which it neither computes nor waits for a processor; MiB from disks."""
     read = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
     began = time.monotonic()
-    computed, waited, _ = map(int, run(packages, PROGRAM).split())
+    computed, waited, _ = map(int, run(packages, f"import {imported}\n{PROGRAM}").split())
     seconds = time.monotonic() - began
     read = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - read
     return round(seconds, 2), round(max(0.0, seconds - (computed + waited) / 1e9), 2), round(read / 2048, 1)
@@ -97,7 +89,3 @@ def run(packages: Path, program: str) -> str:
     command = [sys.executable, "-S", "-c", program]  # without site-packages: all is imported from the copy
     done = subprocess.run(command, env={"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -16,7 +16,7 @@ from fastapi import Request
 
 from tests import builders as b
 from tests.bench.ingest_load import full_report, node_name
-from tests.bench.result import Result, result
+from tests.bench.result import Result, Size, result
 from tests.tokens import bearer
 from understudy_controlplane.app import ControlPlane
 from understudy_controlplane.fleet.identity import Permission, Role
@@ -27,7 +27,7 @@ ROUNDS = 5
 REQUESTS_A_ROUND = 2000
 
 
-def measure_report_cost(plane: ControlPlane) -> Result:
+def measure_report_cost(plane: ControlPlane, size: Size) -> Result:
     """Its tokens are those of `tests.tokens` for the first nodes of `tests.bench.ingest_load`."""
     plane.telemetry.know([node_name(index) for index in range(NODES)])
     bodies = [_body(index) for index in range(NODES)]
@@ -41,10 +41,8 @@ def measure_report_cost(plane: ControlPlane) -> Result:
 
     async def rounds() -> list[float]:
         await _seconds(request, NODES)
-        return [
-            1 - await _seconds(admit, REQUESTS_A_ROUND) / await _seconds(request, REQUESTS_A_ROUND)
-            for _ in range(ROUNDS)
-        ]
+        rounds, count = size.of(ROUNDS, 1), size.of(REQUESTS_A_ROUND, NODES)
+        return [1 - await _seconds(admit, count) / await _seconds(request, count) for _ in range(rounds)]
 
     return result("authenticated_report_cost_ratio", "1", asyncio.run(rounds()), {}, more_is_better=True)
 

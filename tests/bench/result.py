@@ -5,10 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
+T = TypeVar("T")
 BENCH_DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "bench"
+
+
+class Size(Enum):
+    """Of the full size are figures; of the small one it is known within seconds that a benchmark still runs."""
+
+    FULL = "full"
+    SMALL = "small"
+
+    def of(self, full: T, small: T) -> T:
+        return full if self is Size.FULL else small
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ Part of it holds Python's lock, which the routes need too: how long another thre
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 from tests.bench.large_cluster import large_cluster
-from tests.bench.result import Result, result, write
+from tests.bench.result import Result, Size, result
 from tests.bench.slurm_text import JOBS, NODES, jobs_text, nodes_text
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.parse import NodeReader, parse_jobs
@@ -20,53 +19,53 @@ from understudy_controlplane.slurm.protocol import read_view
 ROUNDS = 20
 
 
-def main() -> int:
-    results = [*parsing(), *reading()]
-    for one in results:
-        print(f"{one.name}: median {one.median * 1000:.1f} ms, worst of {one.n} {one.worst * 1000:.1f} ms")
-    print(write("slurm_read", results))
-    return 0
+def measure(size: Size) -> list[Result]:
+    return [*parsing(size), *reading(size)]
 
 
-def parsing() -> list[Result]:
+def parsing(size: Size) -> list[Result]:
+    rounds = size.of(ROUNDS, 2)
     # Every record another than the one before: slurmd reports a new load with every ping.
     nodes = [nodes_text(load=load) for load in (65, 66)]
     jobs = [jobs_text(seconds=seconds) for seconds in (15, 16)]
     reader, still = NodeReader(), NodeReader()
     return [
-        _timed("parse_nodes_all_changed", lambda number: reader.read(nodes[number % 2])),
-        _timed("parse_nodes_unchanged", lambda _: still.read(nodes[0])),
-        _timed("parse_jobs", lambda number: parse_jobs(jobs[number % 2])),
+        _timed("parse_nodes_all_changed", rounds, lambda number: reader.read(nodes[number % 2])),
+        _timed("parse_nodes_unchanged", rounds, lambda _: still.read(nodes[0])),
+        _timed("parse_jobs", rounds, lambda number: parse_jobs(jobs[number % 2])),
     ]
 
 
-def reading() -> list[Result]:
-    with large_cluster() as cluster:
+def reading(size: Size) -> list[Result]:
+    nodes, jobs, rounds = size.of((NODES, JOBS, ROUNDS), (104, 4, 2))
+    with large_cluster(jobs, nodes) as cluster:
         slurm = CommandLineGateway(environment=cluster.environment)
         view = read_view(slurm, time.time())
-        assert (len(view.nodes), len(view.jobs)) == (NODES, JOBS)
+        assert (len(view.nodes), len(view.jobs)) == (nodes, jobs)
         return [
-            _timed("scontrol_nodes", lambda _: cluster.run("scontrol", "--all", "show", "nodes", "-o")),
-            _timed("scontrol_jobs", lambda _: cluster.run("scontrol", "--all", "show", "jobs", "-o")),
-            _timed("read_nodes", lambda _: slurm.nodes()),
-            _timed("read_jobs", lambda _: slurm.jobs()),
-            _timed("read_reservations", lambda _: slurm.reservations()),
-            _timed("read_view", lambda _: read_view(slurm, time.time())),
-            _timed("read_view_own_processor_time", lambda _: read_view(slurm, time.time()), time.thread_time),
-            result("another_thread_waits", "s", _waits(lambda: read_view(slurm, time.time())), {}, False),
+            _timed("scontrol_nodes", rounds, lambda _: cluster.run("scontrol", "--all", "show", "nodes", "-o")),
+            _timed("scontrol_jobs", rounds, lambda _: cluster.run("scontrol", "--all", "show", "jobs", "-o")),
+            _timed("read_nodes", rounds, lambda _: slurm.nodes()),
+            _timed("read_jobs", rounds, lambda _: slurm.jobs()),
+            _timed("read_reservations", rounds, lambda _: slurm.reservations()),
+            _timed("read_view", rounds, lambda _: read_view(slurm, time.time())),
+            _timed("read_view_own_processor_time", rounds, lambda _: read_view(slurm, time.time()), time.thread_time),
+            result("another_thread_waits", "s", _waits(rounds, lambda: read_view(slurm, time.time())), {}, False),
         ]
 
 
-def _timed(name: str, call: Callable[[int], object], clock: Callable[[], float] = time.perf_counter) -> Result:
+def _timed(
+    name: str, rounds: int, call: Callable[[int], object], clock: Callable[[], float] = time.perf_counter
+) -> Result:
     taken: list[float] = []
-    for number in range(ROUNDS + 1):
+    for number in range(rounds + 1):
         begun = clock()
         call(number)
         taken.append(clock() - begun)
     return result(name, "s", taken[1:], {}, more_is_better=False)  # the first one warms up
 
 
-def _waits(call: Callable[[], object]) -> list[float]:
+def _waits(rounds: int, call: Callable[[], object]) -> list[float]:
     """Longest time of each round by which a thread that sleeps a millisecond at a time woke up late."""
     late: list[float] = []
     stop = threading.Event()
@@ -80,14 +79,10 @@ def _waits(call: Callable[[], object]) -> list[float]:
     longest: list[float] = []
     thread = threading.Thread(target=sleeper)
     thread.start()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         late.clear()
         call()
         longest.append(max(late))
     stop.set()
     thread.join()
     return longest
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,18 @@
 """How good the straggler rule is, and how quick: false alarms on noise, slowdowns found, 100,000 ranks judged.
 
-Noise is made by chance (`tests.generated_steps`), with work spread unevenly by 5 % in every step. `--rank-days` is how
-much of it is looked at for every number of peers. Work that varies is that of a real job (`tests.resampled_steps`), of
-whose healthy steps `--trace-rank-days` are looked at. Writes the figures and the drawing in docs/straggler.svg.
+Noise is made by chance (`tests.generated_steps`), with work spread unevenly by 5 % in every step; RANK_DAYS of it are
+looked at for every number of peers. Work that varies is that of a real job (`tests.resampled_steps`), of whose healthy
+steps TRACE_RANK_DAYS are looked at. It also makes the drawing docs/straggler.svg.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from pathlib import Path
 from statistics import median
 
 from tests import resampled_steps
-from tests.bench.result import Result, result, write
+from tests.bench.result import Result, Size, result
 from tests.generated_steps import STEP_SECONDS, GeneratedGang, false_alarms, steps_to_detection
 from tests.resampled_steps import JUDGED, ResampledGangs
 from understudy_controlplane.config import Straggler
@@ -27,6 +25,7 @@ GANGS = 1000
 WITHIN_STEPS = 100
 TRACE_GANGS = 100
 TRACE_ROUNDS = 100
+RANK_DAYS, TRACE_RANK_DAYS = 20_000.0, 2_000.0
 ALARM_PEERS = (4, 8, 16, 64, 256)
 CURVE_PEERS = (3, 4, 8, 16, 32, 64, 128)
 SLOWDOWNS = (0.03, 0.05, 0.10, 0.20)
@@ -35,14 +34,14 @@ NOW_AND_THEN = (0.20, 0.30, 0.50, 1.0)
 DRAWING = Path(__file__).resolve().parents[2] / "docs" / "straggler.svg"
 
 
-def alarms(rank_days: float) -> Result:
+def alarms(rank_days: float, ranks: int) -> Result:
     """Healthy ranks named in 20,000 rank-days: for each number of peers a value."""
     half = Straggler().window_steps // 2
-    rounds = max(1, round(rank_days * 86_400 / STEP_SECONDS / half / RANKS))
+    rounds = max(1, round(rank_days * 86_400 / STEP_SECONDS / half / ranks))
     rates = []
     total, days = 0, 0.0
     for peers in ALARM_PEERS:
-        found, judged = false_alarms(RANKS, peers, IMBALANCE, rounds, seed=peers)
+        found, judged = false_alarms(ranks, peers, IMBALANCE, rounds, seed=peers)
         total, days = total + found, days + judged
         rates.append(found / judged * 20_000)
         print(f"{peers} peers: {found} alarms in {judged:.0f} rank-days")
@@ -62,12 +61,12 @@ def upper(events: int) -> float:
     return high
 
 
-def curves() -> tuple[list[Result], dict[float, list[float]]]:
+def curves(size: Size) -> tuple[list[Result], dict[float, list[float]]]:
     results: list[Result] = []
     drawn: dict[float, list[float]] = {}
-    for slowdown in SLOWDOWNS:
+    for slowdown in size.of(SLOWDOWNS, (0.2,)):
         for peers in CURVE_PEERS:
-            taken = steps_to_detection(GANGS, peers, IMBALANCE, slowdown, seed=peers)
+            taken = steps_to_detection(size.of(GANGS, 2), peers, IMBALANCE, slowdown, seed=peers)
             found = [steps for steps in taken if steps is not None and steps <= WITHIN_STEPS]
             share = len(found) / len(taken)
             drawn.setdefault(slowdown, []).append(share)
@@ -80,61 +79,65 @@ def curves() -> tuple[list[Result], dict[float, list[float]]]:
     return results, drawn
 
 
-def where_work_varies() -> list[Result]:
+def where_work_varies(size: Size) -> list[Result]:
     """Slowdowns found in a real job's steps, with and without other ranks of the replica to compare with."""
     results: list[Result] = []
+    trace_gangs = size.of(TRACE_GANGS, 2)
     gangs_of = {True: ((True, False), (True, True), (False, False), (False, True)), False: ((True, False),)}
     for known, kinds in gangs_of.items():
         for each_step, longest in kinds:
-            for slower in SLOWDOWNS:
-                gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(slower * 100), shuffled_each_step=each_step)
+            for slower in size.of(SLOWDOWNS, (0.2,)):
+                gangs = ResampledGangs(trace_gangs, JUDGED, seed=int(slower * 100), shuffled_each_step=each_step)
                 found = resampled_steps.steps_to_detection(gangs, slower, longest=longest, known=known)
                 what = f"{'replicas' if known else 'none'}_{'steps' if each_step else 'gangs'}"
                 name = f"straggler_trace_{what}{'_longest' if longest else ''}_{slower * 100:.0f}_percent"
-                results.append(result(f"{name}_found", "1", [len(found) / TRACE_GANGS], {}, more_is_better=True))
+                results.append(result(f"{name}_found", "1", [len(found) / trace_gangs], {}, more_is_better=True))
                 if found:
                     results.append(result(f"{name}_steps", "steps", found, {}, more_is_better=False))
                 print(
-                    f"{name}: {len(found)} of {TRACE_GANGS}, steps {median(found or [0]):.0f}, {max(found, default=0)}"
+                    f"{name}: {len(found)} of {trace_gangs}, steps {median(found or [0]):.0f}, {max(found, default=0)}"
                 )
     return results
 
 
-def in_some_steps() -> list[Result]:
+def in_some_steps(size: Size) -> list[Result]:
     """A rank of the real job that is slow in every second or third step only."""
     results: list[Result] = []
+    trace_gangs = size.of(TRACE_GANGS, 2)
     for known in (True, False):
         for every in (2, 3):
-            for slower in NOW_AND_THEN:
-                gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(slower * 100))
+            for slower in size.of(NOW_AND_THEN, (1.0,)):
+                gangs = ResampledGangs(trace_gangs, JUDGED, seed=int(slower * 100))
                 found = resampled_steps.steps_to_detection(gangs, slower, known=known, every=every)
                 what = f"{'replicas' if known else 'none'}_every_{every}"
                 name = f"straggler_trace_{what}_{slower * 100:.0f}_percent"
-                results.append(result(f"{name}_found", "1", [len(found) / TRACE_GANGS], {}, more_is_better=True))
+                results.append(result(f"{name}_found", "1", [len(found) / trace_gangs], {}, more_is_better=True))
                 print(
-                    f"{name}: {len(found)} of {TRACE_GANGS}, steps {median(found or [0]):.0f}, {max(found, default=0)}"
+                    f"{name}: {len(found)} of {trace_gangs}, steps {median(found or [0]):.0f}, {max(found, default=0)}"
                 )
     return results
 
 
-def alarms_where_work_varies(rank_days: float) -> Result:
+def alarms_where_work_varies(size: Size) -> Result:
+    rank_days, gangs_each = size.of(TRACE_RANK_DAYS, 0.1), size.of(TRACE_GANGS, 2)
     rates = []
     for each_step in (True, False):
         found, judged = 0, 0.0
         while judged < rank_days / 2:
-            gangs = ResampledGangs(TRACE_GANGS, JUDGED, seed=int(judged), shuffled_each_step=each_step)
-            more, days = resampled_steps.false_alarms(gangs, TRACE_ROUNDS)
+            gangs = ResampledGangs(gangs_each, JUDGED, seed=int(judged), shuffled_each_step=each_step)
+            more, days = resampled_steps.false_alarms(gangs, size.of(TRACE_ROUNDS, 2))
             found, judged = found + more, judged + days
         rates.append(found / judged * 20_000)
         print(f"real steps, order of {'steps' if each_step else 'gangs'}: {found} alarms in {judged:.0f} rank-days")
     return result("straggler_trace_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False)
 
 
-def speed() -> Result:
-    gang = GeneratedGang(RANKS, RANKS, IMBALANCE, seed=1, role="")
+def speed(size: Size) -> Result:
+    ranks = size.of(RANKS, 1000)
+    gang = GeneratedGang(ranks, ranks, IMBALANCE, seed=1, role="")
     gang.train(128)
     table, seconds = gang.table(), []
-    for _ in range(ROUNDS):
+    for _ in range(size.of(ROUNDS, 1)):
         begun = time.perf_counter()
         judge(table, Straggler())
         seconds.append(time.perf_counter() - begun)
@@ -171,19 +174,9 @@ def draw(drawn: dict[float, list[float]]) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank-days", type=float, default=20_000.0)
-    parser.add_argument("--trace-rank-days", type=float, default=2_000.0)
-    arguments = parser.parse_args()
-    timing = speed()
-    print(f"{timing.name}: median {timing.median * 1000:.0f} ms, worst {timing.worst * 1000:.0f} ms")
-    found, drawn = curves()
-    varied = [*where_work_varies(), *in_some_steps(), alarms_where_work_varies(arguments.trace_rank_days)]
-    DRAWING.write_text(draw(drawn))
-    print(write("straggler", [timing, alarms(arguments.rank_days), *found, *varied]))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def measure(size: Size) -> list[Result]:
+    found, drawn = curves(size)
+    varied = [*where_work_varies(size), *in_some_steps(size), alarms_where_work_varies(size)]
+    if size is Size.FULL:
+        DRAWING.write_text(draw(drawn))
+    return [speed(size), alarms(size.of(RANK_DAYS, 1.0), size.of(RANKS, 1024)), *found, *varied]

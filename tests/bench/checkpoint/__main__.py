@@ -70,7 +70,7 @@ def measure(folder: Path, megabytes: int, rounds: int, sides: str) -> dict[str, 
             command += [f"--megabytes={megabytes}", f"--rounds={rounds}", f"--sides={sides}"]
             port = str(free_ports(1)[0])
             with contextlib.ExitStack() as started:
-                keepers = Keepers(folder, memory_bytes=5 * megabytes << 20)
+                keepers = Keepers(folder, memory_bytes=10 * megabytes << 20)
                 started.callback(keepers.close)
                 nodes = [f"n{rank + 1}" for rank in range(RANKS)]
                 keepers.start(*nodes)
