@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 SETUP := PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh
 
-.PHONY: demo unit lint check test long fuzz promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program_files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
+.PHONY: demo unit lint check test long fuzz promise audit bench bench-access bench-checkpoint bench-dashboard bench-launcher bench-operators bench-placement bench-program-files bench-recovery bench-sim hardware signals sim docs site wheels packages setup setup-check size versions versions-begun format clean
 
 demo: setup
 	@$(RUN) -m tests.demo
@@ -47,8 +47,16 @@ audit: setup-check
 bench: setup
 	@$(RUN) -m tests.bench
 
-bench-placement bench-access bench-operators bench-dashboard bench-program_files: setup
-	@$(RUN) -m tests.bench $(@:bench-%=%)
+bench-placement: setup
+	@$(RUN) -m tests.bench placement
+bench-access: setup
+	@$(RUN) -m tests.bench access
+bench-operators: setup
+	@$(RUN) -m tests.bench operators
+bench-dashboard: setup
+	@$(RUN) -m tests.bench dashboard
+bench-program-files: setup
+	@$(RUN) -m tests.bench program_files
 
 # The launcher with 64 to 12,500 seats, beside the rendezvous of torchrun and NVRx: build/bench/launcher.json.
 bench-launcher: setup

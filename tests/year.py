@@ -582,7 +582,7 @@ def _recoveries(shape: Shape) -> Iterator[Row]:
 
 def _plans() -> list[tuple[str, str]]:
     """Kinds of recoveries, and a plan of each."""
-    stored = json.loads((REPOSITORY / "tests" / "data" / "flat-plans.json").read_text())
+    stored = json.loads((REPOSITORY / "tests" / "data" / "plans.json").read_text())
     return [(one["kind"], json.dumps(one)) for one in stored if one["kind"] in ("pool", "repair", "validate", "return")]
 
 
