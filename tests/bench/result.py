@@ -15,7 +15,7 @@ BENCH_DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "bench"
 
 
 class Size(Enum):
-    """Of the full size are figures; of the small one it is known within seconds that a benchmark still runs."""
+    """The full size gives figures; the small one shows within seconds that a benchmark still runs."""
 
     FULL = "full"
     SMALL = "small"

@@ -41,7 +41,8 @@ def test_there_is_one_type_for_each_kind_and_an_example_of_each() -> None:
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda one: one["kind"])
 def test_a_plan_is_written_as_it_was_read(stored: dict[str, Any]) -> None:
-    assert json.loads(msgspec.json.encode(plan_of(stored["kind"], stored))) == stored
+    written = json.loads(msgspec.json.encode(plan_of(stored["kind"], stored)))
+    assert {name: written.get(name) for name in stored} == stored
 
 
 def test_an_open_recovery_goes_on_with_its_own_nodes_seats_and_gpus() -> None:
