@@ -41,6 +41,7 @@ NOT_RESPONDING_SECONDS = SLURMD_TIMEOUT_SECONDS / 3
 
 MAX_BATCH_REQUEUE = 5
 """Failed launches of a job after which Slurm holds it for their number (slurm.conf)."""
+TOO_MANY = "launch_failure_limit_exceeded_requeued_held"
 
 MIN_JOB_AGE_SECONDS = 300
 GRAIN_SECONDS = 0.05
@@ -739,7 +740,7 @@ class VirtualSlurm:
             job.priority, job.launch_failures = 0, job.launch_failures + 1
             job.hold = "launch_failed_requeued_held"
             if job.launch_failures >= MAX_BATCH_REQUEUE:
-                job.launch_failures, job.hold = 0, "launch_failure_limit_exceeded_requeued_held"
+                job.launch_failures, job.hold = 0, TOO_MANY
         self._kill(job, "PENDING" if job.requeue else "CANCELLED")
 
     def _kill(self, job: _Job, next_state: str) -> None:
@@ -892,7 +893,7 @@ class VirtualSlurm:
             account=self._account,
             mail_to=self.mail_to,
             memory_mb=job.memory_mb,
-            state=job.state,
+            state="REQUEUE_HOLD" if job.state == "PENDING" and not job.priority and job.hold == TOO_MANY else job.state,
             restart_count=job.restart_count,
             nodes=tuple(job.nodes),
             node_count=len(job.nodes) if job.state in ("RUNNING", "SUSPENDED") else job.node_count,

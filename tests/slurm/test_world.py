@@ -21,7 +21,7 @@ from understudy_controlplane.fleet.custody import (
     kept_down,
 )
 from understudy_controlplane.fleet.hostlist import expand
-from understudy_controlplane.fleet.slurm import Service, SlurmJob, SlurmNode, TopologyUnit, UnitKind
+from understudy_controlplane.fleet.slurm import WAITING_TASKS, Service, SlurmJob, SlurmNode, TopologyUnit, UnitKind
 from understudy_controlplane.slurm.cli import checked_user
 from understudy_controlplane.slurm.parse import (
     epoch_seconds,
@@ -52,6 +52,36 @@ def read(printed: str) -> SlurmJob:
 def shown(**given: str) -> SlurmNode:
     (found,) = parse_nodes(node("24.11", **given))
     return found
+
+
+@pytest.mark.parametrize("version", ["24.11", "26.05"])
+def test_what_real_slurms_printed_of_users_of_a_directory_service_is_read(version: str) -> None:
+    """Recorded on clusters with such users in /etc/passwd; the Prolog of n4 failed five times."""
+    jobs = {one.job_id: one for one in parse_jobs((WORLD / f"jobs-{version}.txt").read_text())}
+    assert {one.job_id: one.user for one in jobs.values()} == {
+        1: "alice@corp.example.org",
+        2: "CORP\\john smith",
+        3: "svc-train$",
+        4: "CORP+bob",
+    }
+    assert (jobs[1].state, jobs[1].reason) == ("REQUEUE_HOLD", "launch_failure_limit_exceeded_requeued_held")
+    assert [one.job_id for one in jobs.values() if one.held_by_slurm] == [1]
+    gang = jobs[2]
+    assert (gang.name, gang.comment) == ("a name = odd  Comment=x", "understudy note=a b, JobState=FAILED")
+    assert (gang.nodes, gang.reservation, gang.features) == (("n1", "n2"), "understudy_seats_2", "h100")
+    assert (gang.segment, gang.mail_to) == (2 if version == "26.05" else 0, "alice@corp.example.org")
+    assert (jobs[3].reason, jobs[3].held, jobs[4].part_of) == ("JobHeldUser", True, WAITING_TASKS)
+    nodes = {one.name: one for one in parse_nodes((WORLD / f"nodes-{version}.txt").read_text())}
+    reason = "was: Not responding [slurm@2026-01-01T00:00:00] [ticket 7] State=IDLE"
+    assert (nodes["n3"].reason, nodes["n3"].reason_user) == (reason, "root")
+    assert (nodes["n4"].reason, in_slurm(nodes["n4"]).holder) == ("Prolog error", Holder.SLURM)
+    assert nodes["n1"].features == {"h100", "Fabric=ib"}
+
+
+def test_the_reservation_of_a_user_of_a_directory_service_is_known_by_its_user() -> None:
+    (seats,) = parse_reservations((WORLD / "reservations-26.05.txt").read_text())
+    assert seats.made_for("CORP\\john smith")
+    assert not seats.made_for("john")
 
 
 USERS = lines("users.txt")

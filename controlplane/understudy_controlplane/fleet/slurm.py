@@ -148,7 +148,7 @@ HELD_BY_PEOPLE = frozenset(
     {
         "JobHeldUser",
         "JobHeldAdmin",
-        "job_requeued_in_held_state",  # `scontrol requeuehold`, or an exit code in the site's RequeueExitHold
+        "job_requeued_in_held_state",  # requeuehold, the site's RequeueExitHold, a failed job of --requeue=expedite
         "job_requeued_in_special_exit_state",  # the same with State=SpecialExit and RequeueExit
     }
 )
