@@ -77,6 +77,13 @@ def test_every_format_of_a_log_is_read(prefix: str, host: str, at: float | None)
         assert (line.time and line.time.at) == (None if at is None else pytest.approx(at))
 
 
+@pytest.mark.parametrize("message", [[*XID.encode()], [XID, "x"], [[*XID.encode()], None], [None, XID]])
+def test_a_field_of_the_journal_that_is_no_text_or_came_twice_is_read(message: object) -> None:
+    line = read(json.dumps({"MESSAGE": message, "_TRANSPORT": "kernel"}))
+    assert isinstance(line, Message)
+    assert line.text == XID
+
+
 def test_journalctls_json_is_read() -> None:
     entry = {"MESSAGE": XID, "__REALTIME_TIMESTAMP": "1795286926000000", "_HOSTNAME": "gpu17", "PRIORITY": "3"}
     line = read(json.dumps(entry))
@@ -161,6 +168,13 @@ class TestVerdicts:
             ("boot-0", AT - 86_400.0),
             ("boot-0", AT),
         ]
+
+    @pytest.mark.parametrize("width", [1, 4])
+    def test_numbers_of_lines_and_a_common_indentation_are_no_machines(self, width: int) -> None:
+        printed = analyzed(*(f"{number:>{width}}\t[  {number}.000000] {XID}" for number in range(8, 12)))
+        assert [(node["node"], node["lines"]) for node in printed["nodes"]] == [("node", 4)]
+        printed = analyzed(f"{' ' * width}[   8.000000] {XID}", f"{' ' * width}[   9.000000] {XID}")
+        assert [(node["node"], node["lines"]) for node in printed["nodes"]] == [("node", 2)]
 
     @pytest.mark.parametrize("start", ["[    0.000000] Linux version 6.1.0 (gcc)", ""])
     def test_a_log_without_names_is_not_taken_for_one_machine_where_its_clock_goes_back(self, start: str) -> None:

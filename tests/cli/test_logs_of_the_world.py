@@ -141,7 +141,7 @@ OF_MANY = sorted(path for folder in ("gathered", "from_source") for path in (LOG
 def test_output_of_many_machines_is_kept_apart(path: Path) -> None:
     printed = analyzed(f"{path.parent.name}/{path.name}")
     names = ["0", "1"] if path.name == "srun-l" else [f"gpu0{number}{MACHINES.get(path.name, '')}" for number in (8, 9)]
-    assert [(node["node"], node["next"]["repair"]) for node in printed["nodes"]] == [(name, "reboot") for name in names]
+    assert {node["node"]: node["next"]["repair"] for node in printed["nodes"]} == dict.fromkeys(names, "reboot")
     assert printed["unread"]["messages"] == 0
 
 
@@ -160,6 +160,31 @@ def test_a_name_that_is_cut_inside_a_letter_hides_no_fault(name: str) -> None:
 def test_two_errors_a_day_apart_are_two_bursts_in_every_language(language: str) -> None:
     (node,) = analyzed(f"cases/dmesg_{language}.log")["nodes"]
     assert [one["repair"] for one in node["events"]] == ["reset_gpu", "reboot"]
+
+
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [
+        ("crash_dump.log", {"node": ["xid.79", "gpu.lost"]}),
+        ("numbered.log", {"node": ["xid.79"]}),
+        ("rfc5424_without_version.log", {"server02": ["xid.79"], "box": ["xid.79"]}),
+        ("pdsh_of_lines.log", {"gpu08": ["gpu.lost"], "gpu09": ["gpu.lost"]}),
+        ("loki.json", {"gpu02": ["xid.79", "xid.119"]}),
+        ("elasticsearch.json", {"gpu03": ["xid.79"]}),
+        ("cut.json", {"gpu07": ["xid.79"]}),
+        ("facility_of_the_kernel.json", {}),
+    ],
+)
+def test_machines_and_events_of_logs_of_sites(name: str, events: dict[str, list[str]]) -> None:
+    assert {host: [one[0] for one in of] for host, of in found(analyzed(f"cases/{name}")).items()} == events
+
+
+def test_a_boot_of_zeros_is_no_boot() -> None:
+    (node,) = analyzed("cases/boot_of_zeros.json")["nodes"]
+    assert [(one["rule"], one["boot_id"], one["count"]) for one in node["events"]] == [
+        ("xid.79", "boot-0", 1),
+        ("xid.45", "boot-0", 2),
+    ]
 
 
 def test_seven_machines_in_seven_formats_are_seven_machines() -> None:

@@ -154,7 +154,8 @@ class _Sources:
             return
         source = self._source(host, named=bool(message.host), timed=message.time is not None)
         source.lines += 1
-        boot = len(self._boots[host]) - 1
+        boots = self._boots[host]
+        boot = boots.index(message.boot) if message.boot else len(boots) - 1
         if message.time is None:
             at, shown, sequence = self._apart(host, message), "", source.lines
         else:
@@ -390,7 +391,8 @@ def lines(analysis: Analysis) -> Iterator[str]:
     yield from _notes(reading)
     yield from _unread_lines(reading)
     for key, judged in analysis.judged.items():
-        yield click.style(f"\n{one_line(key)}", bold=True)
+        unnamed = "" if reading.sources[key].named else " (the log names no machine)"
+        yield click.style(f"\n{one_line(key)}{unnamed}", bold=True)
         for number, group in enumerate(_bursts(judged), 1):
             yield from _burst_lines(reading, key, number, group)
         for one in analysis.others[key]:

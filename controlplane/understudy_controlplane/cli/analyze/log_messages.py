@@ -57,48 +57,48 @@ class Reader:
 
     def __init__(self, now: float) -> None:
         self._now = now  # a time without a year is the last such time before it
-        self._open: dict[str, Message] = {}  # label → the message that an indented line may go on with
+        self._begun: dict[tuple[str, str], Message] = {}  # machine and label → what an indented line goes on with
 
     def read(self, record: Record) -> Message | Unread | None:
         """None: nothing in the record is about a fault."""
         if record.fields is not None:
             found = _of_fields(record.fields, self._now)
-            self._open.clear()
+            self._begun.clear()
         else:
-            found = self._of_line(record.text)
+            found = self._of_line(record.text, record.machine)
         if isinstance(found, Message) and found.host.lower() in _NOT_ONE_MACHINE:
             return replace(found, host=record.machine)
         return found
 
-    def _of_line(self, line: str) -> Message | Unread | None:
-        label, rest = _indented_below_label(line)
-        if rest[:1].isspace():
-            begun = self._open.get(label)
-            text = rest.strip()
-            if begun is None or not _means_something(text):
-                return _unread(text, "it goes on with a line that the kernel did not write") if begun is None else None
-            return replace(begun, text=text, goes_on=True, starts=False)
-        found = _of_text(rest if not label else line, self._now)
-        self._open.pop(label, None)
+    def _of_line(self, line: str, machine: str) -> Message | Unread | None:
+        labelled = _LABEL.match(line)
+        of = (machine, labelled[1] if labelled else "")
+        rest = line[labelled.end() :] if labelled else line
+        if rest[:1].isspace() and not _Before(line, self._now).understood:
+            return self._goes_on(rest.strip(), self._begun.get(of))
+        found = _of_text(line, self._now)
+        self._begun.pop(of, None)
         if isinstance(found, Message):
-            self._open[label] = found
+            self._begun[of] = found
         return found
 
+    def _goes_on(self, text: str, begun: Message | None) -> Message | Unread | None:
+        if begun is None:
+            return _unread(text, "it goes on with a line that the kernel did not write")
+        return replace(begun, text=text, goes_on=True, starts=False) if _means_something(text) else None
 
+
+_LABEL = re.compile(
+    r"((?:[^\s\"'(){}<>|\[\]]|\[\d{1,9}[,-][\d,-]{0,200}\]){1,255}): "
+)  # pdsh, clush, srun -l, talosctl
 _LABELS = (
+    re.compile(r"()\d{1,9}(?::(?=\S)|\t|\s?(?=\[))"),  # the number of a line: grep -n, cat -n, an editor
     re.compile(r"\[(pod/[^\]\s]{1,255})\]\s+"),  # kubectl logs --prefix
-    re.compile(r"((?:[^\s\"'(){}<>|\[\]]|\[[\d,-]*[,-][\d,-]*\]){1,255}): "),  # pdsh, clush, srun -l, talosctl
+    _LABEL,
     re.compile(r"([^\s:\"'(){}<>|\[\]]{1,255}):(?:\d{1,9}:)?"),  # grep over several files
     re.compile(r"(\S{1,255})(?:\t|\s+\| )"),  # parallel --tag, docker compose
 )
 """What a tool puts before each line of a machine's output."""
-
-_INDENTED = re.compile(r"((?:[^\s\"'(){}<>|\[\]]){1,255}): (?=\s)")
-
-
-def _indented_below_label(line: str) -> tuple[str, str]:
-    found = _INDENTED.match(line)
-    return (found[1], line[found.end() :]) if found else ("", line)
 
 
 def _of_text(line: str, now: float) -> Message | Unread | None:
@@ -228,16 +228,17 @@ _MONOTONIC = re.compile(r"\s*(?P<seconds>\d{1,10}[.,]\d{3,9})\s*(?:<[^<>]*>)?\s*
 _CLOCK = r"\d\d[:.]\d\d[:.]\d\d"
 _DAY = re.compile(r"(?<!\d)(\d{1,2})(?!\d|[월月])")
 _YEAR = re.compile(r"(?<!\d)\d{4}(?!\d)")
-_BRACKET = re.compile(r"\[(?P<inside>[^\[\]]*\d[^\[\]]*)\]:?\s*")
+_BRACKET = re.compile(r"\[(?P<inside>[^\[\]]{0,40}\d[^\[\]]{0,40})\]:?\s*")
 _SINCE_START = re.compile(r"\[(?P<inside>\s*\d{1,10}\.\d{3,9})\]\s*")
 _START = re.compile(r"Linux version \d")
 """The first words of every boot."""
 
 _BLOB = re.compile(r"\[\d[\d.]*[BKMG] blob data\]$")
+_STRUCTURED = r"(?:-|(?:\[(?:[^\]\\]|\\.)*\])+)"
 _HOST = r"[\w.:%-]{1,255}"
 
 _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]], ...] = (
-    (re.compile(r"(?:<(?P<priority>\d{1,3})>)?\s?(?P<version>1 (?=\d{4}-\d\d-\d\dT))?"), _Before.priority),
+    (re.compile(r"(?:<(?P<priority>\d{1,3})>)?(?P<version>1 (?=\d{4}-\d\d-\d\dT))?"), _Before.priority),
     (
         re.compile(r"(?P<priority>\d{1,6}),\d{1,18},(?P<microseconds>\d{1,16}),(?P<flags>[^,;]*)[^;]*;"),
         _Before.kmsg,
@@ -258,12 +259,14 @@ _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]],
     ),
     (
         re.compile(
-            r"(?P<host>\S+) (?P<program>\S+) \S+ \S+ (?:-|(?:\[(?:[^\]\\]|\\.)*\])+)(?:\s+\ufeff?|$)",
+            rf"(?P<host>\S+) (?P<program>\S+) \S+ \S+ {_STRUCTURED}(?:\s+\ufeff?|$)",
         ),
         _Before.rfc_5424,
     ),
     (
-        re.compile(rf"(?:(?P<host>{_HOST})\s+kernel(?:\[[0-]\])?(?::\s*|\s+)|kernel(?:\[[0-]\])?:\s*)"),
+        re.compile(
+            rf"(?:(?P<host>{_HOST})\s+kernel(?:\[[0-]\])?(?::\s*|\s+(?:- - {_STRUCTURED}\s+)?)|kernel(?:\[[0-]\])?:\s*)"
+        ),
         _Before.kernel,
     ),
 )
@@ -323,12 +326,15 @@ def _named_time(text: str, now: float) -> Time | None:
     return None
 
 
-_TEXT_NAMES = ("message", "msg", "line", "log", "text", "body", "event.original")
-_HOST_NAMES = ("hostname", "host", "host.name", "nodename", "node", "node_name", "computer", "machine", "instance")
-_TIME_NAMES = ("realtime_timestamp", "@timestamp", "timestamp", "time", "timereported", "ts", "date")
+_TEXT_NAMES = ("message", "msg", "line", "log", "text", "body", "event.original", "textpayload", "syslogmessage")
+_HOST_NAMES = (
+    *("hostname", "host", "host.name", "nodename", "node", "node_name", "computer", "machine", "instance"),
+    *("instance_id", "logstreamname"),
+)
+_TIME_NAMES = ("realtime_timestamp", "@timestamp", "timestamp", "time", "timereported", "ts", "date", "timegenerated")
 _PROGRAM_NAMES = (
     *("syslog_identifier", "appname", "app_name", "app-name", "program", "programname", "ident", "identifier"),
-    *("process.name", "syslogtag"),
+    *("process.name", "processname", "syslogtag"),
 )
 _FACILITY_NAMES = ("syslog_facility", "facility", "fac", "syslog_facility_code")
 _TRANSPORT_NAMES = ("transport",)
@@ -356,15 +362,20 @@ def _of_fields(fields: Fields, now: float) -> Message | Unread | None:
         return found
     collected = _collected_time(_first(named, _TIME_NAMES), now)
     boot = _first(named, ("boot_id",))
+    boot = boot if boot.strip("0") else ""  # systemd 252-rc1 gave messages of the kernel a boot of zeros
     host = found.host or _first(named, _HOST_NAMES) or _first(named, ("machine_id",)) or boot
     at = found.time if found.time is not None and found.time.is_wall else collected or found.time
     return replace(found, host=host, time=at, boot=boot)
 
 
 def _named(fields: Fields) -> dict[str, str | None]:
-    """Every field by its path, and by its last name where no field above has this name."""
-    paths = dict(_flat(fields, ""))
-    return {path.rpartition(".")[2]: text for path, text in reversed(paths.items())} | paths
+    """Every field by its path and by each end of it; of equal ones, that with the shortest path."""
+    named: dict[str, str | None] = {}
+    for path, text in sorted(_flat(fields, ""), key=lambda one: one[0].count(".")):
+        names = path.split(".")
+        for start in range(len(names)):
+            named.setdefault(".".join(names[start:]), text)
+    return named
 
 
 def _flat(fields: Fields, above: str) -> Iterator[tuple[str, str | None]]:
@@ -380,14 +391,19 @@ FIELD_DEPTH_MAX = 4
 
 
 def _text(value: Any) -> str | None:
-    """The journal writes what is no text as a list of bytes, and a field that a message has twice as a list."""
+    """The journal writes what is no text as a list of bytes, and a field that a message has twice as a list of both."""
     if isinstance(value, list):
-        if value and all(isinstance(one, int) and 0 <= one < 256 for one in value):
-            return bytes(value).decode("utf-8", "replace")
-        return next((text for one in value if (text := _text(one)) is not None), None)
+        texts = (_of_bytes(one) if isinstance(one, list) else _text(one) for one in value)
+        return _of_bytes(value) or next((text for text in texts if text), None)
     if value is None or isinstance(value, dict):
         return None
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_bytes(value: list[Any]) -> str | None:
+    if value and all(isinstance(one, int) and 0 <= one < 256 for one in value):
+        return bytes(value).decode("utf-8", "replace")
+    return None
 
 
 def _first(named: dict[str, str | None], names: tuple[str, ...]) -> str:

@@ -45,7 +45,10 @@ _BEFORE_JSON = re.compile(r"(?:\x1e|data: )(?=\{)")
 
 _STARTS_JSON = re.compile(r"\s*(?:\[\s*)*\{\s*(?:$|\"|\})|\s*\[\s*$")
 _GOES_ON_AS_JSON = re.compile(r"\s*(?:\"|[\[\]{},]+\s*(?:$|\"|\{)|(?:-?\d[\d.eE+-]*|true|false|null)\s*[\]},]*\s*$)")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|$)')
+
+_NUMBER = re.compile(r"\s*\d{1,7}(?:: |\t)")
+"""`srun -l` pads the numbers of tasks, and `cat -n` those of lines."""
 
 _RULE = re.compile(r"-{3,}\s*$")
 _HEADERS = (
@@ -98,8 +101,13 @@ def text_records(lines: Iterable[str]) -> Iterator[Record]:
     machines: tuple[str, ...] = ("",)
     before = ("", "")  # the two lines before
     document = _Document()
+    padding: re.Pattern[str] | None = None
     for number, raw in enumerate(lines, 1):
         line = _BEFORE_JSON.sub("", _COLOUR.sub("", raw.rstrip("\r\n")), count=1)
+        if padding is None and line.strip():
+            padding = _padding(line)
+        if padding is not None:
+            line = padding.sub("", line, count=1)
         yield from document.add(number, line, machines)
         if document.begun:
             continue
@@ -110,6 +118,13 @@ def text_records(lines: Iterable[str]) -> Iterator[Record]:
             machines = _expanded(named)
         before = (before[1], line)
     yield from document.given_up()
+
+
+def _padding(first: str) -> re.Pattern[str]:
+    """What stands before each line, because it stands before the first. Other indented lines go on with a message."""
+    if _NUMBER.match(first):
+        return re.compile(rf"\s+(?={_NUMBER.pattern})")
+    return re.compile(rf" {{{len(first) - len(first.lstrip(' '))}}}")
 
 
 def _expanded(named: str) -> tuple[str, ...]:
@@ -134,7 +149,7 @@ class _Document:
 
     def add(self, number: int, line: str, machines: tuple[str, ...]) -> Iterator[Record]:
         """The records that are complete with this line."""
-        if self.begun and (not _GOES_ON_AS_JSON.match(line) or self._size > DOCUMENT_CHARACTERS_MAX):
+        if self.begun and (not self._can_go_on(line) or self._size > DOCUMENT_CHARACTERS_MAX):
             yield from self.given_up()
         if not self.begun and not _STARTS_JSON.match(line):
             one_line = _ONE_LINE.match(line)
@@ -149,16 +164,20 @@ class _Document:
         if self._depth <= 0:
             yield from self._closed()
 
+    def _can_go_on(self, line: str) -> bool:
+        begins = line.lstrip().startswith("{")
+        return bool(_GOES_ON_AS_JSON.match(line)) and (not begins or self._lines[-1].text.rstrip().endswith((*"[{,:",)))
+
     def _closed(self) -> Iterator[Record]:
         first = self._lines[0]
-        of_one = [one.text for one in self._lines if one.machine == first.machine]
         try:
-            value = json.loads("\n".join(of_one))
+            value = json.loads("\n".join(one.text for one in self._lines if one.machine == first.machine))
+            messages = list(_messages(value))
         except (ValueError, RecursionError):
             yield from self.given_up()
             return
         machines = dict.fromkeys(one.machine for one in self._lines)
-        for fields in _messages(value):
+        for fields in messages:
             for machine in machines:
                 yield Record(first.number, fields=fields, machine=machine)
         self._clear()
@@ -172,13 +191,20 @@ class _Document:
 
 
 def _messages(value: Any) -> Iterator[Fields]:
-    """The objects in a list of messages, as `dmesg --json` prints it, or the object itself."""
+    """The objects in a list of messages, as dmesg and Elasticsearch print it, Loki's streams, or the object itself."""
     if isinstance(value, list):
         for one in value:
             yield from _messages(one)
+    elif isinstance(value, dict) and isinstance(value.get("stream"), dict) and isinstance(value.get("values"), list):
+        for one in value["values"]:
+            if isinstance(one, list) and len(one) > 1:
+                yield {**value["stream"], "timestamp": one[0], "line": one[1]}
     elif isinstance(value, dict):
-        lists = [one for one in value.values() if isinstance(one, list) and one and isinstance(one[0], dict)]
-        if not lists:
-            yield value
-        for one in lists:
-            yield from _messages(one)
+        below = [one for one in value.values() if _holds_messages(one)]
+        yield from _messages(below) if below else (value,)
+
+
+def _holds_messages(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], dict)
+    return isinstance(value, dict) and any(map(_holds_messages, value.values()))
