@@ -110,7 +110,8 @@ wheels: setup-check
 	@ls build/wheels/*.whl build/wheels/*.cdx.json
 
 # Debian packages for Debian 12 and 13 and Ubuntu 22.04 and 24.04, and RPMs for RHEL 9, in build/packages/current, a folder for each.
-packages: setup
+packages:
+	@$(SETUP) packages
 	@$(RUN) -m deploy.packages.build --all build/packages
 
 setup:

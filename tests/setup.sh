@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs what this checkout needs. Does nothing where all of it is installed.
 #   tests/setup.sh check   for `make unit` and `make check`: Python packages in a virtual environment. Needs no root.
+#   tests/setup.sh packages   for `make packages`: the same, and rpmbuild.
 #   tests/setup.sh         for all else: PyTorch and the training frameworks, too, and Debian's packages (as root).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -61,7 +62,8 @@ install_python() {  # FILE...: what these files pin, and this checkout
 
 light=(requirements.lock)
 whole=(requirements.lock requirements-frameworks.lock requirements-torch.lock)
-if [ "$what" = check ]; then
+[ "$what" != packages ] || install_packages rpm
+if [ "$what" != all ]; then
   installed .installed-check "${light[@]}" || {
     install_python "${light[@]}"
     made_from "${light[@]}" > "$VENV/.installed-check"
