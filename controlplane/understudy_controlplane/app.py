@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -378,7 +378,11 @@ def _addresses(current: CurrentConfig, loop: Loop, clock: Clock) -> NodeAddresse
         known = snapshot.nodes.get(node) if snapshot else None
         return known.slurm.address if known and known.slurm else None
 
-    return NodeAddresses(of_slurm, lambda: current.config.server.node_addresses, clock)
+    def nodes() -> Iterable[str]:
+        snapshot = loop.pulse.snapshot
+        return snapshot.nodes if snapshot else ()
+
+    return NodeAddresses(of_slurm, lambda: current.config.server.node_addresses, clock, nodes=nodes)
 
 
 async def _refuse_for_error(_request: Request, _error: Exception) -> Response:

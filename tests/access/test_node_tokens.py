@@ -19,6 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
+from tests import REPOSITORY
 from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
@@ -341,6 +342,11 @@ def test_the_payload_of_a_credential_cannot_change_its_user() -> None:
     assert parse(OUTPUT) == Credential(1000, b"a\n\nUID: 0")
 
 
+def test_a_credential_of_a_host_without_ipv4_is_read() -> None:
+    output = (REPOSITORY / "tests/data/world/network/ipv6_unmunge.txt").read_bytes()
+    assert parse(output) == Credential(0, b"claim")
+
+
 @pytest.mark.parametrize(
     "output",
     [b"", b"UID: 0\n\nx", OUTPUT[:-1], OUTPUT.replace(b"STATUS:          0", b"STATUS:          17"), b"UID: root\n\n"],
@@ -408,6 +414,26 @@ class TestAddresses:
     )
     def test_all_of_a_node_count_in_one_spelling(self, node: str, expected: set[str] | None) -> None:
         assert run(self.addresses(SetClock(), []).of(node)) == expected
+
+    @pytest.mark.parametrize(
+        ("host", "address", "node"),
+        [
+            ("ip-10-0-0-1", "10.9.0.9", "compute-1"),  # NodeHostname
+            ("ip-10-0-0-2", "10.9.0.9", "compute-2"),  # NodeHostname, in full
+            ("n3", "10.9.0.9", "n3.example.org"),
+            ("localhost", "fd00::4", "compute-4"),
+            ("compute-1", "fd00::4", ""),  # two
+            ("x", "10.9.0.9", ""),
+        ],
+    )
+    def test_a_host_with_another_name_is_shown_its_nodename(self, host: str, address: str, node: str) -> None:
+        slurm = {
+            "compute-1": "ip-10-0-0-1",
+            "compute-2": "ip-10-0-0-2.internal",
+            "n3.example.org": "n3.example.org",
+            "compute-4": "FD00::4",
+        }
+        assert NodeAddresses(slurm.get, dict, SetClock(), nodes=lambda: slurm).node_at(host, address) == node
 
     def test_a_name_is_looked_up_once_a_minute(self) -> None:
         clock, asked = SetClock(), list[str]()

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from tests import REPOSITORY
 from understudy_wire.addresses import EVERY, bound, canonical, split_port, with_port
 
 
@@ -58,6 +59,12 @@ def test_a_taken_port_is_not_bound_twice() -> None:
 def test_host_and_port_are_written_and_read(text: str, host: str, port: str) -> None:
     assert split_port(text) == (host, port)
     assert with_port(host, int(port)) == text
+
+
+def test_a_process_group_meets_at_an_ipv6_address() -> None:
+    """PyTorch cannot read the first one of these."""
+    wrong, right = (REPOSITORY / "tests/data/world/network/ipv6_init_methods.txt").read_text().split()
+    assert f"tcp://{with_port('fd00::1', 29500)}" == right != wrong
 
 
 def test_what_is_no_address_with_a_port_has_an_empty_host_or_port() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import PYTHON_PATH
+from tests import PYTHON_PATH, REPOSITORY
 from tests.launch.local import LocalGang
 from tests.testbed.processes import is_running, read_process
 from understudy_agent import rank_messages
@@ -38,7 +38,10 @@ def gang(tmp_path: Path) -> Iterator[LocalGang]:
 
 
 def test_a_gang_runs_and_moves_by_ipv6_alone(gang: LocalGang) -> None:
-    gang.start(THREE, SLURM_LAUNCH_NODE_IPADDR="::1")
+    text = (REPOSITORY / "tests/data/world/network/ipv6_step.env").read_text()
+    given = dict(line.split("=") for line in text.splitlines())
+    comm_host = given["SLURM_SRUN_COMM_HOST"]
+    gang.start(THREE, SLURM_LAUNCH_NODE_IPADDR=given["SLURM_LAUNCH_NODE_IPADDR"], SLURM_SRUN_COMM_HOST=comm_host)
     gang.wait_for_launch(0, 3)
     gang.condemn("n2")
     gang.wait_for_launch(1, 3)

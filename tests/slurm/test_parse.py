@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import REPOSITORY
 from tests.garbage import garbage_of
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
@@ -355,3 +356,8 @@ def test_an_unreadable_record_does_not_keep_what_was_printed(parse: Callable[[st
     kind, start = ("nodes", "NodeName=x Port=") if parse is parse_nodes else ("jobs", "JobId=9 UserId=x(1) GroupId=x")
     text = f"{start}9x Network=x\n" + recorded(kind) * others
     assert garbage_of(lambda: parse(text)) == 0
+
+
+def test_a_node_may_have_an_ipv6_address_and_another_host_name() -> None:
+    (node,) = parse_nodes((REPOSITORY / "tests/data/world/network/ipv6_nodes.txt").read_text())
+    assert (node.name, node.address, node.port) == ("n1", "fd00:0:0::1", 6818)

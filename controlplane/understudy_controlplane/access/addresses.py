@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from understudy_controlplane.clock import Clock
@@ -30,14 +30,16 @@ class NodeAddresses:
         further: Callable[[], Mapping[str, Sequence[str]]],
         clock: Clock,
         resolve: Resolve | None = None,
+        nodes: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """`of_slurm(node)` is its NodeAddr; None: Slurm does not know the node. `further()` has more of each node.
-        `resolve` may block.
+        `resolve` may block. `nodes()` are all that Slurm knows.
         """
         self._of_slurm = of_slurm
         self._further = further
         self._clock = clock
         self._resolve = resolve or addresses_of_host
+        self._nodes = nodes
         self._threads = ThreadPoolExecutor(LOOKED_UP_AT_ONCE, "resolver")
         self._looking_up: dict[str, asyncio.Future[list[str]]] = {}
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
@@ -51,6 +53,18 @@ class NodeAddresses:
         for host in (own, *self._further().get(node, ())):
             found |= await self._of_host(host)
         return found
+
+    def node_at(self, host: str, address: str) -> str:
+        """NodeName of the host that has this name and asks from this address; empty: not known. A NodeAddr that is not
+        set is the node's NodeHostname.
+        """
+        found = [
+            node
+            for node in self._nodes()
+            for own in (self._of_slurm(node) or "",)
+            if canonical(own) == address or host in (own.partition(".")[0], node.partition(".")[0])
+        ]
+        return found[0] if len(found) == 1 else ""
 
     async def _of_host(self, host: str) -> frozenset[str]:
         if is_address(host):

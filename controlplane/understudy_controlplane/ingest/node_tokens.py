@@ -144,7 +144,9 @@ class Issuer:
         except TooManyNames:
             raise Denied(503, "the addresses of nodes cannot be looked up now", "ask again") from None
         if addresses is None:
-            raise Denied(404, f"Slurm knows no node {claim.node!r}", "set `node` in the agent's configuration")
+            name = self._deps.addresses.node_at(claim.node, address)
+            remedy = f"set `node` in the agent's configuration to {name or 'the NodeName of slurm.conf'}"
+            raise Denied(404, f"Slurm knows no node {claim.node!r}", remedy)
         if address not in addresses:
             error = f"the request comes from {address}, which is no address of node {claim.node}"
             raise Denied(403, error, "NodeAddr in slurm.conf, or server.node_addresses, names a node's addresses")
