@@ -50,7 +50,7 @@ def odd_and_read(field: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
         kind = kind.types[0]
     if isinstance(kind, inspect.StrType):
         return ODD_TEXT, PLAIN_TEXT[: kind.max_length]
-    if isinstance(kind, inspect.BoolType):
+    if isinstance(kind, inspect.BoolType | inspect.EnumType):
         return 2, None
     assert isinstance(kind, inspect.IntType | inspect.FloatType)
     return (2**63 if isinstance(kind, inspect.IntType) else 1e300), kind.le if field.required else None

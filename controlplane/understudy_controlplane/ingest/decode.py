@@ -97,6 +97,9 @@ def _readable(body: bytes) -> tuple[bytes, list[str], list[str]]:
     return msgspec.json.encode(members), ignored, kinds
 
 
+_LEFT_OUT = inspect.IntType | inspect.FloatType | inspect.BoolType | inspect.EnumType
+
+
 def _mend(message: type[msgspec.Struct], read: dict[str, Any], ignored: list[str]) -> None:
     """Text is brought within its bounds, and so is a number that must be there; another value that is odd is left out,
     as if it were not known. A list or object stays one: a GPU that is left out would be a missing one.
@@ -113,7 +116,7 @@ def _mend(message: type[msgspec.Struct], read: dict[str, Any], ignored: list[str
                 kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
             if not isinstance(getattr(kind, "item_type", kind), inspect.StructType):  # else its own fields are named
                 ignored.append(f"{message.__name__}.{name} of the report is odd: {in_words(error)}")
-            if isinstance(kind, inspect.IntType | inspect.FloatType | inspect.BoolType) and not field.required:
+            if isinstance(kind, _LEFT_OUT) and not field.required:
                 del read[name]
             else:
                 read[name] = _nearest(read[name], kind, ignored)
