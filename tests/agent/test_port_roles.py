@@ -11,7 +11,7 @@ from understudy_agent.sample.infiniband import PortHistory, read_hca, read_ports
 from understudy_agent.sample.port_roles import is_named, roles
 from understudy_wire.hardware import Port, PortRole
 
-WORLD = Path(__file__).parents[1] / "data" / "world" / "network"
+WORLD = Path(__file__).parents[1] / "data" / "world" / "network" / "ports"
 LINES = {"LinkUp": "5: LinkUp", "Polling": "2: Polling", "Disabled": "3: Disabled"}
 VPD = b"\x82\x0a\x00ConnectX-7\x90\x1f\x00VA\x1cMLX:MN=MLNX:SMDL=SW_MNG:PCI=V0\x78"
 
