@@ -36,12 +36,13 @@ from understudy_agent.sample.kernel_log import KernelLog, open_source
 from understudy_agent.sample.nvml_events import NvmlEvents
 from understudy_agent.sample.optics import Optics
 from understudy_agent.sample.parts import read_parts
+from understudy_agent.sample.processes import Processes
 from understudy_agent.sample.sampler import Sampler
 from understudy_agent.spool import Spool
 from understudy_agent.step_windows import WindowBuffer
 from understudy_agent.uplink import Uplink
 from understudy_wire.facts import Fact, HardwareEvent, KernelEvent
-from understudy_wire.hardware import Host, Part, Port
+from understudy_wire.hardware import Host, Part, Port, StuckProcess
 from understudy_wire.messages import GPUS_PER_NODE_MAX, RELEASE, WIRE_VERSION, Acknowledgement, Keeper, KeptJob, Report
 from understudy_wire.systemd import ServiceManager
 from understudy_wire.values import EPOCH_SECONDS_MAX, printable
@@ -57,8 +58,9 @@ NCCL_CONF = Path("/etc/nccl.conf")
 
 PORTS_SECONDS = 5.0
 HOST_SECONDS = 15.0
+PROCESSES_SECONDS = 30.0
 KEEPER_SECONDS = 15.0
-"""Intervals at which ports, host and keeper are read."""
+"""Intervals at which ports, host, processes and keeper are read."""
 PARTS_SECONDS = 24 * 3600.0
 PARTS_AGAIN_SECONDS = 600.0
 """Interval for a control plane that has started since."""
@@ -116,6 +118,9 @@ class Agent:
         self._keeper_sampler = Sampler("the keeper", self._ask_keeper, KEEPER_SECONDS)
         self._keeper: Keeper | None = None
         self._jobs_over: tuple[KeptJob, ...] = ()
+        processes = Processes(host.proc)
+        self._process_sampler = Sampler("processes", lambda: processes.read(time.monotonic()), PROCESSES_SECONDS)
+        self._processes: list[StuckProcess] = []
         self._part_sampler = Sampler("serial numbers", lambda: read_parts(host.sys), PARTS_SECONDS)
         self._parts: list[Part] = []
         self._parts_sent_at = float("-inf")
@@ -136,6 +141,7 @@ class Agent:
             self._port_sampler.start(self._take_ports)
             self._host_sampler.start(self._take_host)
             self._part_sampler.start(self._take_parts)
+            self._process_sampler.start(self._take_processes)
         self._keeper_sampler.start(self._take_keeper)
         log.info(
             "agent_started",
@@ -158,7 +164,13 @@ class Agent:
         finally:
             self._manager.stopping()
             self._gpus.stop()
-            for sampler in (self._port_sampler, self._host_sampler, self._keeper_sampler, self._part_sampler):
+            for sampler in (
+                self._port_sampler,
+                self._host_sampler,
+                self._process_sampler,
+                self._keeper_sampler,
+                self._part_sampler,
+            ):
                 sampler.stop()
             await self._file_tasks.stop()
             await self._send_last_report()
@@ -209,6 +221,12 @@ class Agent:
 
     def _take_parts(self, parts: list[Part]) -> None:
         self._parts, self._parts_sent_at = parts, float("-inf")
+
+    def _take_processes(self, processes: list[StuckProcess]) -> None:
+        for process in processes:
+            if (process.pid, process.why) not in {(one.pid, one.why) for one in self._processes}:
+                log.warning("process_stuck", extra=fields(pid=process.pid, why=process.why, seconds=process.seconds))
+        self._processes = processes
 
     def _take_host(self, reading: tuple[Host, list[str]]) -> None:
         self._host = with_history(*reading, self._hardware)
@@ -302,6 +320,7 @@ class Agent:
             *self._hardware.problems(),
             *self._port_sampler.problems(),
             *self._host_sampler.problems(),
+            *self._process_sampler.problems(),
             *self._keeper_sampler.problems(),
         ]
         ports_silent, host_silent = self._port_sampler.silent_seconds(), self._host_sampler.silent_seconds()
@@ -327,4 +346,5 @@ class Agent:
             kernel_log_policy=self._kernel_log.policy_version,
             file_result=self._file_tasks.result,
             keeper=self._keeper,
+            processes=self._processes,
         )

@@ -20,24 +20,29 @@ def become_subreaper() -> bool:
 
 
 def parents() -> dict[int, int]:
-    """Process id → parent's, of every process that is not a zombie."""
+    """Process id → parent's, of every process that has not ended."""
     found = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if fields[0] not in "ZX":
-                    found[int(entry.name)] = int(fields[1])
+        if entry.name.isdigit() and (fields := _stat(entry.name)):
+            found[int(entry.name)] = int(fields[1])
     return found
+
+
+def _stat(pid: int | str) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; none: the process has ended. A zombie with further threads has not:
+    they hold its memory, that of GPUs too, until the last of them is gone.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] == "X" or (fields[0] == "Z" and int(fields[17]) <= 1) else fields
 
 
 def started_at(pid: int) -> int | None:
     """Start time by the kernel's clock: it distinguishes a process from a later one. None: it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def first_catching(root: int, which: int) -> list[int]:

@@ -173,6 +173,30 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: Annotated[dict[Name, Name], Meta(max_length=VERSIONS_PER_NODE_MAX)] = {}  # of kernel, BIOS, firmware
 
 
+STUCK_PROCESSES_MAX = 16
+
+
+class Stuck(WireEnum):
+    UNKNOWN = "unknown"
+
+    KILLED = "killed"  # SIGKILL was sent, and it has not ended
+    WAITING = "waiting"  # in the kernel, without a context switch
+    ZOMBIE = "zombie"  # its first thread has ended, and others have not
+
+
+class StuckProcess(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that has a GPU open and neither ends nor continues."""
+
+    pid: Count
+    user_id: Size
+    command: Label  # 15 characters of its program's name
+    why: Stuck
+    seconds: Measure
+    where: Label = ""  # function of the kernel in which it waits
+    gpus: list[BusId] = []  # that it has open
+    job_id: Count | None = None  # of Slurm, whose cgroup it is in
+
+
 class PartKind(WireEnum):
     UNKNOWN = "unknown"
     BOARD = "board"

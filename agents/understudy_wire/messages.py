@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from understudy_wire.facts import Fact, KernelLogPolicy, ShardFile
 from understudy_wire.files import FileResult, FileTask
-from understudy_wire.hardware import Gpu, Host, Part, Port
+from understudy_wire.hardware import STUCK_PROCESSES_MAX, Gpu, Host, Part, Port, StuckProcess
 from understudy_wire.ranks import ComputeTestOrder, JobNote, ProgramFiles, RankWindow, SaveOrder
 from understudy_wire.values import Count, Duration, Label, Measure, Name, Size, Step, Text, Time, UserId, WorldSize
 
@@ -121,6 +121,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     file_result: FileResult | None = None  # of the last task on files that it was given
     keeper: Keeper | None = None  # None: there is none
     parts: Annotated[list[Part], Meta(max_length=PARTS_PER_NODE_MAX)] = []  # every few minutes; else none
+    processes: Annotated[list[StuckProcess], Meta(max_length=STUCK_PROCESSES_MAX)] = []  # the longest stuck first
     programs: Annotated[list[ProgramFiles], Meta(max_length=PROGRAMS_PER_NODE_MAX)] | None = None
     """Programs of the ranks 0 on this node. None: as they were reported before; all are reported every few minutes."""
 

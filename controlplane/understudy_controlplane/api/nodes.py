@@ -241,6 +241,7 @@ def node_record(deps: ReadDependencies, name: str) -> Record | Response:
         "ports": node.ports,
         "host": node.host,
         "parts": node.parts,
+        "processes": node.processes,
         "nvml_silent_seconds": node.nvml_silent_seconds,
         "ports_silent_seconds": node.ports_silent_seconds,
         "host_silent_seconds": node.host_silent_seconds,

@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.notice import MessageStatus
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RecoveryStep
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.suspicion import SuspicionCause
-from understudy_wire.hardware import Gpu, Host, Part, PartKind, Port
+from understudy_wire.hardware import Gpu, Host, Part, PartKind, Port, StuckProcess
 from understudy_wire.stages import StageName, StageStatus
 
 
@@ -89,6 +89,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     ports: list[Port]
     host: Host | None
     parts: list[Part]
+    processes: list[StuckProcess]
     nvml_silent_seconds: float
     ports_silent_seconds: float
     host_silent_seconds: float

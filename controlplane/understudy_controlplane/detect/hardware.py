@@ -20,6 +20,7 @@ from understudy_controlplane.detect.fabric import (
 from understudy_controlplane.detect.gpu_set import gpu_in_set, too_few_gpus, unreadable_gpus
 from understudy_controlplane.detect.host import host
 from understudy_controlplane.detect.memory_wear import gpu_memory, host_memory
+from understudy_controlplane.detect.processes import stuck_processes
 from understudy_controlplane.detect.thermal import held_back
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -53,6 +54,7 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             yield from unreadable_gpus(snapshot.now, node, policy)
         yield from host_memory(node)
         yield from host(node, policy)
+        yield from stuck_processes(snapshot, node)
         yield from too_few_ports(node, policy)
         yield from hot_modules(node)
         yield from fabric_manager(node)

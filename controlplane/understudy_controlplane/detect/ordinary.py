@@ -88,6 +88,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("kernel.*",): "A program prints what looks like a line of the driver: only the kernel's own lines are read, and "
     "most of them make the node a suspect for a day.",
     ("host.disk", "host.silent"): "A job fills /tmp, a file server is slow: a suspect.",
+    ("processes.unkillable",): "A process with a terabyte of memory takes a minute to end: a suspect until it has.",
+    ("processes.waiting",): "A file server is away, and programs wait for it: recorded.",
     ("host.clock", "agent.problems"): "A clock that is being set, a file that an agent may not read: recorded.",
     ("event.*",): "A driver reports an event of a healthy GPU, such as a change of its clocks: recorded.",
     ("inventory.gpu_moved", "inventory.faulty_gpu_moved"): "A repaired GPU comes back in another node: recorded.",

@@ -96,6 +96,7 @@ OF_RULE: Mapping[str, Cause] = {
     "kernel.xfs": DISK,
     "host.": HOST,
     "host.disk": DISK,
+    "processes.": HOST,
     "silence.": HOST,
     "hang.": HANG,
     "straggler.": SLOW,

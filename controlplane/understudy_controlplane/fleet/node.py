@@ -13,7 +13,7 @@ from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
 from understudy_wire.facts import HardwareEvent, KernelEvent
-from understudy_wire.hardware import Gpu, Host, Part, Port
+from understudy_wire.hardware import Gpu, Host, Part, Port, StuckProcess
 from understudy_wire.messages import Keeper
 
 REASON_PREFIX = "understudy:"
@@ -221,6 +221,7 @@ class NodeView:
     out_since: float | None = None  # the reading before those that have shown it so without a break, or the first one
     gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
     problems: tuple[str, ...] = ()  # what its agent could not read, as text
+    processes: tuple[StuckProcess, ...] = ()  # that keep a GPU
 
     @property
     def name(self) -> str:

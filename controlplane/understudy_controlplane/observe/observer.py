@@ -467,6 +467,7 @@ class Observer:
             gpus=tuple(heard.report.gpus) if heard and shows_gpus else (),
             gpus_readable=heard.gpus if heard and shows_gpus else None,
             problems=tuple(heard.report.problems) if heard else (),
+            processes=tuple(heard.report.processes) if heard else (),
             events=tuple(one for one in events if one.event.boot_id == boot_id and one.received_at > record.cleared_at),
             history=tuple(events),
             is_spare=is_spare,

@@ -1,0 +1,55 @@
+"""Processes that keep a GPU and neither end nor continue. SIGKILL ends nothing of them: another gang there would find
+the GPU's memory taken, and only a reboot frees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_controlplane.fleet.evidence import Evidence
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
+from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.xid_policy import Repair
+from understudy_wire.hardware import Stuck, StuckProcess
+
+KILLED_SECONDS = 60.0
+"""Slurm too gives up on such a process after this time (UnkillableStepTimeout), and drains the node."""
+
+WORDS = {
+    Stuck.KILLED: "does not end: SIGKILL was sent {seconds:.0f} s ago",
+    Stuck.WAITING: "has waited in the kernel for {seconds:.0f} s",
+    Stuck.ZOMBIE: "has threads left {seconds:.0f} s after its first thread ended",
+}
+
+
+def stuck_processes(snapshot: Snapshot, node: NodeView) -> Iterator[Finding]:
+    """One finding for a node that cannot be rid of a process, and one for those that may still continue."""
+    killed = [one for one in node.processes if one.why is Stuck.KILLED and one.seconds >= KILLED_SECONDS]
+    others = [one for one in node.processes if one.why in (Stuck.WAITING, Stuck.ZOMBIE)]
+    for rule, signal, repair, found in (
+        ("processes.unkillable", Signal.HEALTH_SUSPECTED, Repair.REBOOT, killed),
+        ("processes.waiting", Signal.RECORDED, Repair.NONE, others),
+    ):
+        if found:
+            first, more = found[0], f", and {len(found) - 1} more" if len(found) > 1 else ""
+            yield Finding(
+                signal,
+                rule,
+                node.name,
+                (node.heard_at or 0.0) - first.seconds,
+                f"{_words(snapshot, node, first)}{more}",
+                Evidence({"pids": [one.pid for one in found], "boot_id": node.boot_id, "repair": repair.value}),
+                detail=HardwareDetail(repair=repair, boot_id=node.boot_id),
+            )
+
+
+def _words(snapshot: Snapshot, node: NodeView, process: StuckProcess) -> str:
+    job = next((one for key, one in snapshot.jobs.items() if key.job_id == process.job_id), None)
+    owner = f"user {job.slurm.user}" if job is not None else f"user id {process.user_id}"
+    of_job = f", job {process.job_id}" if process.job_id is not None else ""
+    indexes = {gpu.bus_id: f"{gpu.index}" for gpu in node.gpus}
+    gpus = ", ".join(indexes.get(one, one) for one in process.gpus)
+    where = f" (in {process.where})" if process.where else ""
+    what = WORDS[process.why].format(seconds=process.seconds)
+    return f"process {process.pid} ({process.command}; {owner}{of_job}) has GPU {gpus} open and {what}{where}"

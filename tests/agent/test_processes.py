@@ -1,0 +1,198 @@
+"""The agent names processes that keep a GPU and neither end nor continue.
+
+/proc is a folder with what Linux 6.18 showed of a process in state D and of a zombie whose second thread lived. Tests
+write SIGKILL, other threads and devices into it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+from understudy_agent.loop import PROCESSES_SECONDS
+from understudy_agent.sample.processes import Processes
+from understudy_wire.hardware import STUCK_PROCESSES_MAX, Stuck, StuckProcess
+
+RECORDED = REPOSITORY / "tests/data/world/gres/proc"
+PID = 4711
+KILLED = "0000000000000100"
+ENDING = 0x4
+OF_KERNEL = 0x20_0000
+
+
+class Proc:
+    """A folder in the form of /proc, and readings of it every half minute."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes = Processes(folder)
+        self.now = 0.0
+        self.write("driver/nvidia/gpus/0000:43:00.0/information", "Model: \t\t NVIDIA H100\nDevice Minor: \t 1\n")
+
+    def write(self, path: str, text: str) -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(text)
+
+    def thread(
+        self,
+        number: int = PID,
+        *,
+        state: str = "D",
+        flags: int = 0,
+        pending: str = "",
+        switches: int = 2,
+        threads: int = 1,
+        pid: int = PID,
+    ) -> None:
+        fields = (RECORDED / "waiting.stat").read_text().rpartition(")")[2].split()
+        fields[0], fields[6], fields[17] = state, str(int(fields[6]) | flags), str(threads)
+        stat = f"{number} (train (x) 7) {' '.join(fields)}\n"
+        status = (RECORDED / "waiting.status").read_text()
+        status = re.sub(r"(?m)^SigPnd:\t.*", f"SigPnd:\t{pending or '0' * 16}", status)
+        status = re.sub(r"(?m)^voluntary_ctxt_switches:\t.*", f"voluntary_ctxt_switches:\t{switches}", status)
+        status = re.sub(r"(?m)^Uid:\t0\t", "Uid:\t1000\t", status)
+        for name, text in (("stat", stat), ("status", status), ("wchan", (RECORDED / "waiting.wchan").read_text())):
+            self.write(f"{pid}/task/{number}/{name}", text)
+            if number == pid:
+                self.write(f"{pid}/{name}", text)
+        self.write(f"{pid}/cgroup", "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0\n")
+
+    def devices(self, *names: str, number: int = PID, pid: int = PID) -> None:
+        folder = self.folder / f"{pid}/task/{number}/fd"
+        folder.mkdir(parents=True, exist_ok=True)
+        for link in folder.iterdir():
+            link.unlink()
+        for index, name in enumerate(names):
+            (folder / str(index)).symlink_to(f"/dev/{name}")
+
+    def read(self, seconds: float = 0.0) -> list[StuckProcess]:
+        """The last of the readings within this time."""
+        found = self.processes.read(self.now)
+        until = self.now + seconds
+        while self.now < until:
+            self.now += PROCESSES_SECONDS
+            found = self.processes.read(self.now)
+        return found
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path)
+
+
+def test_a_process_that_waits_in_the_kernel_with_a_gpu_open_is_named(proc: Proc) -> None:
+    """A process in state D kept the memory of a GPU (microsoft/pai issue 3375)."""
+    proc.thread()
+    proc.devices("null", "nvidiactl", "nvidia1", "nvidia-uvm")
+    assert proc.read(90) == []
+    assert proc.read(30) == [
+        StuckProcess(PID, 1000, "train (x) 7", Stuck.WAITING, 120.0, "kernel_clone", ["0000:43:00.0"], 77)
+    ]
+
+
+def test_a_process_whose_slow_file_system_answers_now_and_then_is_not_stuck(proc: Proc) -> None:
+    proc.devices("nvidia1")
+    for switches in range(20):
+        proc.thread(switches=switches)
+        assert proc.read(30) == []
+
+
+def test_a_process_without_a_gpu_is_not_named(proc: Proc) -> None:
+    proc.thread()
+    proc.devices("null", "nvidiactl")
+    assert proc.read(600) == []
+
+
+@pytest.mark.parametrize("state", ["D", "R"])
+def test_a_process_that_sigkill_does_not_end_is_named_after_half_a_minute(proc: Proc, state: str) -> None:
+    proc.thread(state=state, pending=KILLED)
+    proc.devices("nvidia1")
+    assert proc.read() == []
+    (found,) = proc.read(30)
+    assert (found.why, found.seconds, found.gpus) == (Stuck.KILLED, 30.0, ["0000:43:00.0"])
+
+
+def test_a_process_that_ends_and_has_closed_its_files_is_known_to_have_had_a_gpu(proc: Proc) -> None:
+    proc.thread(state="S")
+    proc.devices("nvidia1")
+    assert proc.read(60) == []
+    proc.thread(flags=ENDING)
+    proc.devices()
+    assert proc.read() == []
+    (found,) = proc.read(60)
+    assert (found.why, found.seconds, found.gpus) == (Stuck.KILLED, 60.0, ["0000:43:00.0"])
+
+
+def test_a_gpu_that_a_process_opens_late_is_found(proc: Proc) -> None:
+    proc.thread(state="S")
+    proc.devices("null")
+    proc.read(300)
+    proc.devices("nvidia1")
+    proc.read(300)
+    proc.thread(flags=ENDING)
+    proc.devices()
+    assert [one.why for one in proc.read(60)] == [Stuck.KILLED]
+
+
+def test_the_time_of_a_process_that_is_killed_while_it_waits_counts_from_its_kill(proc: Proc) -> None:
+    proc.thread()
+    proc.devices("nvidia1")
+    proc.read(300)
+    proc.thread(pending=KILLED)
+    proc.read()
+    assert [(one.why, one.seconds) for one in proc.read(60)] == [(Stuck.KILLED, 60.0)]
+
+
+def test_a_thread_that_is_stuck_beside_others_names_its_process(proc: Proc) -> None:
+    proc.thread(state="S", threads=2)
+    proc.thread(PID + 1, threads=2)
+    proc.devices("nvidia1")
+    assert [(one.pid, one.why) for one in proc.read(120)] == [(PID, Stuck.WAITING)]
+
+
+def test_a_zombie_whose_threads_live_keeps_its_gpu(proc: Proc) -> None:
+    """Its first thread shows no files (apache/mxnet issue 4242)."""
+    for name, number in (("zombie.stat", PID), ("zombie.thread.stat", PID + 1)):
+        text = (RECORDED / name).read_text()
+        proc.write(f"{PID}/task/{number}/stat", text)
+        if number == PID:
+            proc.write(f"{PID}/stat", text)
+    proc.write(f"{PID}/status", (RECORDED / "zombie.status").read_text())
+    proc.devices("nvidia1", number=PID + 1)
+    (found,) = proc.read(120)
+    assert (found.why, found.gpus, found.job_id) == (Stuck.ZOMBIE, ["0000:43:00.0"], None)
+
+
+def test_a_plain_zombie_and_threads_of_the_kernel_keep_nothing(proc: Proc) -> None:
+    proc.devices("nvidia1")
+    proc.read(60)
+    proc.thread(state="Z", flags=ENDING)
+    assert proc.read(600) == []
+    proc.thread(flags=OF_KERNEL)
+    assert proc.read(600) == []
+
+
+def test_a_later_process_of_the_same_number_is_another_one(proc: Proc) -> None:
+    proc.thread()
+    proc.devices("nvidia1")
+    assert proc.read(120)
+    started = (RECORDED / "waiting.stat").read_text().rpartition(")")[2].split()[19]
+    path = f"{PID}/stat"
+    proc.write(path, (proc.folder / path).read_text().replace(f" {started} ", " 99 "))
+    assert proc.read() == []
+
+
+def test_a_device_whose_place_is_not_known_is_named_by_its_file(proc: Proc) -> None:
+    proc.thread()
+    proc.devices("nvidia3")
+    assert [one.gpus for one in proc.read(120)] == [["nvidia3"]]
+
+
+def test_no_more_are_reported_than_a_report_may_have(proc: Proc) -> None:
+    for pid in range(5000, 5000 + STUCK_PROCESSES_MAX + 4):
+        proc.thread(pid, pid=pid)
+        proc.devices("nvidia1", number=pid, pid=pid)
+    assert len(proc.read(120)) == STUCK_PROCESSES_MAX

@@ -1,0 +1,50 @@
+"""What a process that keeps a GPU means for its node: one that no signal ends makes it a suspect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import builders as b
+from understudy_controlplane.detect import detect
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
+from understudy_controlplane.xid_policy import Repair
+from understudy_wire.hardware import Stuck, StuckProcess
+
+
+def stuck(why: Stuck = Stuck.KILLED, seconds: float = 61.0, **changes: Any) -> StuckProcess:
+    values: dict[str, Any] = {"pid": 4711, "user_id": 1000, "command": "python", "gpus": ["0000:02:00.0"]}
+    return StuckProcess(why=why, seconds=seconds, **(values | changes))
+
+
+def found(*processes: StuckProcess) -> list[Finding]:
+    node = b.node("n3", gpus=(b.gpu(0), b.gpu(1)), processes=processes)
+    return [one for one in detect(b.snapshot(node, jobs=[b.job()]), b.config()) if one.rule.startswith("processes.")]
+
+
+def test_a_process_that_sigkill_does_not_end_makes_its_node_a_suspect_that_a_reboot_repairs() -> None:
+    (one,) = found(stuck(where="nvidia_close", job_id=7))
+    assert (one.node, one.signal, one.rule) == ("n3", Signal.HEALTH_SUSPECTED, "processes.unkillable")
+    assert one.summary == (
+        "process 4711 (python; user researcher, job 7) has GPU 1 open and does not end: SIGKILL was sent 61 s ago "
+        "(in nvidia_close)"
+    )
+    assert isinstance(one.detail, HardwareDetail) and one.detail.repair is Repair.REBOOT
+
+
+def test_a_process_that_was_killed_a_moment_ago_means_nothing() -> None:
+    assert found(stuck(seconds=45.0)) == []
+
+
+@pytest.mark.parametrize("why", [Stuck.WAITING, Stuck.ZOMBIE])
+def test_a_process_that_may_still_continue_is_recorded_and_no_more(why: Stuck) -> None:
+    """A file server that is away holds processes of all nodes."""
+    (one,) = found(stuck(why, 600.0, job_id=99, gpus=["nvidia5"]), stuck(why, 500.0))
+    assert (one.signal, one.rule) == (Signal.RECORDED, "processes.waiting")
+    assert "user id 1000, job 99" in one.summary and "GPU nvidia5 open" in one.summary
+    assert one.summary.endswith(", and 1 more")
+
+
+def test_what_a_later_agent_calls_stuck_in_another_way_is_no_finding() -> None:
+    assert found(stuck(Stuck.UNKNOWN, 600.0)) == []
