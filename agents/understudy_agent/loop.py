@@ -225,7 +225,7 @@ class Agent:
     def _take_processes(self, processes: list[StuckProcess]) -> None:
         for process in processes:
             if (process.pid, process.why) not in {(one.pid, one.why) for one in self._processes}:
-                log.warning("process_stuck", extra=fields(pid=process.pid, why=process.why, seconds=process.seconds))
+                log.warning("process_stuck", extra=fields(pid=process.pid, reason=process.why.value))
         self._processes = processes
 
     def _take_host(self, reading: tuple[Host, list[str]]) -> None:
