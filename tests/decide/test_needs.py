@@ -230,9 +230,20 @@ def test_a_gang_that_slurm_itself_holds_pages_a_person_with_the_way_out(reason: 
     seen = b.changed(seen, waiting_since={"gang_held job 7": b.NOW - 60})
     need = found(seen)[0]
     assert (need.kind, need.is_urgent(b.NOW)) == (NeedKind.GANG_HELD, True)
-    assert f"Slurm itself holds job 7 (gang) of researcher ({reason})" in need.why
+    assert need.why.startswith(f"job 7 (gang) of researcher pends: Slurm itself holds it ({reason})")
     assert "`scontrol release 7`" in need.command
     assert [one.about for one in paged(seen)] == [("job 7",)]
+
+
+def test_a_gang_that_is_not_back_because_slurm_holds_it_pages_a_person_once() -> None:
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 900, (), ended_at=b.NOW, outcome="failed")
+    held = b.job(state="PENDING", nodes=(), restart_count=6, reason="JobHoldMaxRequeue", priority=0)
+    seen = b.snapshot(jobs=[held], waiting_since={"gang_held job 7": b.NOW - 60}, lost_gangs=(failed,))
+    (need,) = [one for one in found(seen) if one.subject == "job 7"]
+    assert (need.kind, "`scontrol release 7`" in need.command) == (NeedKind.GANG_NOT_BACK, True)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def needs(
         *_breaker(snapshot),
         *_of_decisions(snapshot, decisions, config),
         *_not_back(snapshot, moving),
-        *_held_by_slurm(snapshot),
+        *_held_by_slurm(snapshot, moving),
         *_pending(snapshot, moving),
         *_unheard(snapshot, config),
         *_slow(snapshot, findings),
@@ -293,14 +293,24 @@ def _approvals(snapshot: Snapshot) -> Iterator[Need]:
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
 
-def _held_by_slurm(snapshot: Snapshot) -> Iterator[Need]:
-    for job in snapshot.jobs.values():
-        if job.managed and job.slurm.held_by_slurm:
-            kind, subject, address = NeedKind.GANG_HELD, f"job {job.key.job_id}", job.slurm.address
-            why = f"Slurm itself holds {named(job)} ({job.slurm.reason}) and does not start it again"
-            command = f"`scontrol show job {address}` and slurmctld's log show the cause; `scontrol release {address}`"
+def _held_by_slurm(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
+    held = [one for one in snapshot.jobs.values() if one.managed and one.slurm.held_by_slurm]
+    lost = {one.subject for one in _not_back(snapshot, moving)} if held else set()
+    for job in held:
+        kind, subject = NeedKind.GANG_HELD, f"job {job.key.job_id}"
+        if subject not in lost:
+            why, command = _hold(job.slurm)
             since = _first_seen(snapshot, kind, subject)
+            why = f"{named(job)} pends: {why}"
             yield Need(kind, subject, since, why, command, SETTLES_SECONDS, page_seconds=SETTLES_SECONDS)
+
+
+def _hold(job: SlurmJob) -> tuple[str, str]:
+    """Why it does not start, and what a person can do."""
+    return (
+        f"Slurm itself holds it ({job.reason}) and does not start it again",
+        f"`scontrol show job {job.address}` and slurmctld's log show the cause; then `scontrol release {job.address}`",
+    )
 
 
 def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
@@ -373,6 +383,8 @@ def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator
 def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
     """And what a person can do; empty: it runs, its owner has ended it, or that came later than the failure."""
     number, until = job.job_id, ended_at + SETTLES_SECONDS
+    if job.held_by_slurm and job.submit_at <= until:
+        return _hold(job)
     if job.pending and job.submit_at <= until:
         return (
             f"it waits in Slurm's queue ({job.reason or 'no reason given'}) and holds no nodes any more",
