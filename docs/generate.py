@@ -367,9 +367,12 @@ KERNEL_LINES = """\
 Agents pass on these lines because the control plane asks for them, at most 20 of a row within ten minutes. Lines that
 begin with the name of a process, that a process wrote, or that name a loop device count in no row. Nor does what the
 kernel logged before the node's first agent started. A site changes class and repair of a row by its name:
-`[xid.kernel_policy.soft_lockup]`. All classes are judgement; the forms were read in the source that xid_policy.toml
-names, and never tried on hardware. The Fabric Manager's own log is not read: NVML shows its state
-([signals](signals.md)).
+`[xid.kernel_policy.soft_lockup]`. All classes are judgement: a row takes a node out of service only where the line
+itself says that the driver uses a GPU, or CUDA, no more; where a switch, a cable or a server may be the cause, it is a
+suspicion at most. Every spelling of the releases under *read in* is a test, made from their format strings; none was
+tried on hardware. [What other sites logged](inputs.md#lines-of-the-kernel-log) is a test, too. An error that a test
+made counts only where its line does not say so: NVLink 5's `i1` and EDAC's `FAKE ERROR` are no faults. The Fabric
+Manager's own log is not read: NVML shows its state ([signals](signals.md)).
 """
 
 
@@ -421,8 +424,8 @@ def xid_policy() -> str:
         "",
         *KERNEL_LINES.splitlines(),
         "",
-        "| name | meaning | class | repair | hours |",
-        "|---|---|---|---|---|",
+        "| name | meaning | class | repair | hours | read in |",
+        "|---|---|---|---|---|---|",
         *(_kernel_row(name, row) for name, row in policy.kernel.items()),
         "",
         "## The driver's recovery actions",
@@ -468,7 +471,7 @@ def _judged(row: PolicyRow) -> tuple[str, ...]:
 
 def _kernel_row(name: str, row: KernelRow) -> str:
     hours = f"{row.hours:g}" if row.fault is FaultClass.SUSPECT else ""
-    return f"| {name} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} |"
+    return f"| {name} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} | {row.origin} |"
 
 
 def _repeated(row: PolicyRow) -> str:

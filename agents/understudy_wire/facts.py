@@ -35,24 +35,25 @@ from understudy_wire.values import (
 FILES_PER_SHARD_MAX = 256
 EVIDENCE_CHARACTERS_MAX = 32_768
 KERNEL_PATTERNS_MAX = 64
-PATTERN_CHARACTERS_MAX = 128
-FORM_CHARACTERS_MAX = 512
+PREFIXES_MAX = 32
+PREFIX_CHARACTERS_MAX = 128
+FORM_CHARACTERS_MAX = 4096
 
 
-class KernelPattern(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Lines of the kernel log that begin with `prefix` and go on as the regular expression `form` says. Agents of
-    releases that know no `form` want each of `contains` somewhere behind the prefix.
+class KernelPattern(msgspec.Struct, frozen=True):
+    """Lines of the kernel log that the regular expression `form` fits from their first character on. Each begins with
+    one of `prefixes`, so that most lines need no expression.
     """
 
-    prefix: Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARACTERS_MAX)]
-    contains: tuple[Annotated[str, Meta(max_length=PATTERN_CHARACTERS_MAX)], ...] = ()
-    form: Annotated[str, Meta(max_length=FORM_CHARACTERS_MAX)] = ""  # empty: the control plane is older; fits no line
+    prefixes: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=PREFIX_CHARACTERS_MAX)], ...],
+        Meta(min_length=1, max_length=PREFIXES_MAX),
+    ]
+    form: Annotated[str, Meta(min_length=1, max_length=FORM_CHARACTERS_MAX)]
 
     def match(self, text: str) -> re.Match[str] | None:
         """Never searches: users choose names that stand in lines of the kernel. Raises re.error."""
-        if not self.form or not text.startswith(self.prefix):
-            return None
-        return re.compile(self.form, re.DOTALL).match(text, len(self.prefix))
+        return re.compile(self.form, re.DOTALL).match(text) if text.startswith(self.prefixes) else None
 
 
 class KernelLogPolicy(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -113,7 +113,8 @@ _SEVERITY = re.compile(r"(Fatal|Non-fatal|Correctable)\b,?\s*(?:Link (\d{1,6}))?
 _IDENTITY = re.compile(r"NVRM: GPU at PCI:" + _BUS + r": (?P<uuid>GPU-[0-9a-fA-F-]{8,64})")
 _BOARD_SERIAL = re.compile(r"NVRM: GPU Board Serial Number: (?P<serial>\S{1,64})")
 _GPU = re.compile(
-    r"NVRM: GPU " + _BUS + r": GPU (?:(?P<lost>has fallen off the bus)|serial number is (?P<serial>\S{1,64}))"
+    r"NVRM: GPU (?:at (?:PCI:)?)?" + _BUS + r":? (?:GPU )?"
+    r"(?:(?P<lost>has fallen off the bus)|serial number is (?P<serial>\S{1,64}))"
 )
 _NAMES_A_DEVICE = re.compile(r"(?:NVRM: Xid|nvidia-nvswitch\d{1,6}: SXid) \((?:PCI:)?" + _BUS)
 _NAMED = re.compile(r"NVRM: The NVIDIA GPU " + _BUS + r"(?: \(PCI ID: [0-9a-fA-F:]+\))?\s*(?:\n|$)")

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from hashlib import sha256
 from importlib import resources
 from typing import Any, Self
@@ -19,9 +19,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from understudy_wire.facts import (
-    FORM_CHARACTERS_MAX,
     KERNEL_PATTERNS_MAX,
-    PATTERN_CHARACTERS_MAX,
     KernelLogPolicy,
     KernelPattern,
 )
@@ -98,33 +96,57 @@ class PolicyRow(_Strict):
     repeat: Repeat | None = None
 
 
-_BUS = r"(?P<bus>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
-_DISK = r"(?!loop)[a-z][\w!-]{0,31}"
+_BUS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
+_PARTS = {
+    "{bus}": _BUS,
+    "{disk}": r"(?!loop|nbd|ram|zram|sr\d|fd\d)[a-z][\w!-]{0,31}",  # not one that a user owns, or that has no medium
+    "{interface}": _BUS + r" [\w.@-]{1,15}(?: \(\w{1,32}\))?",
+    "{mlx5}": _BUS + r": (?:\w{1,64}:\d{1,6}:\(pid \d{1,10}\): )?",
+    "{rm}": r"NVRM: (?:GPU\d{1,3} )?(?:\w{1,64}: )?",  # GPU and function, where the driver's branch prints them
+}
+"""What stands in many forms. No part has an end that another part could take, so that none is tried twice."""
+
+_PREFIX = re.compile(r"(?:\(\?:([\w|/ -]+)\))?((?:(?:[^\\.^$*+?{}\[\]|()]|\\[^\w\s])(?![?*+{]))+)")
+"""What a form begins with: words of which one must be there, and characters that mean themselves."""
 
 
 class KernelRow(_Strict):
     """Lines of the kernel log without a code, from the driver or from the kernel."""
 
-    prefix: str = Field(min_length=1, max_length=PATTERN_CHARACTERS_MAX)
-    contains: tuple[str, ...] = ()  # for agents of releases that know no form
-    form: str = Field(min_length=1, max_length=FORM_CHARACTERS_MAX - 112)  # what stands directly behind the prefix
+    lines: tuple[str, ...] = Field(min_length=1)
+    """Regular expressions, which fit from a line's first character on: a spelling of each driver and kernel."""
     meaning: str = Field(min_length=1)
     fault: FaultClass = Field(alias="class")
     repair: Repair
     hours: float = Field(24.0, gt=0, le=168)  # for which it makes its node suspect
-    origin: str = Field(min_length=1)  # where the form of the line was read
+    origin: str = Field(min_length=1)  # where the lines were read
 
     @cached_property
     def pattern(self) -> KernelPattern:
-        return KernelPattern(self.prefix, self.contains, self.form.replace("{bus}", _BUS).replace("{disk}", _DISK))
+        forms = [reduce(lambda form, part: form.replace(*part), _PARTS.items(), line) for line in self.lines]
+        prefixes = tuple(prefix for form in forms for prefix in _prefixes(form))
+        return KernelPattern(tuple(dict.fromkeys(prefixes)), f"(?:{'|'.join(forms)})")
+
+    def device(self, text: str) -> str:
+        """Address of the device that a line is about; empty: it names none."""
+        found = self.pattern.match(text)
+        address = re.search(_BUS, found[0]) if found else None
+        return address[0] if address else ""
 
     @model_validator(mode="after")
-    def _form_can_be_read(self) -> Self:
+    def _lines_can_be_read(self) -> Self:
         try:
             re.compile(self.pattern.form)
         except re.error as error:
-            raise ValueError(f"form: no regular expression: {error}") from error
+            raise ValueError(f"lines: no regular expression: {error}") from error
         return self
+
+
+def _prefixes(form: str) -> list[str]:
+    found = _PREFIX.match(form)
+    if found is None:
+        raise ValueError(f"lines: begins with nothing that every line has: {form}")
+    return [word + re.sub(r"\\(.)", r"\1", found[2]) for word in (found[1] or "").split("|")]
 
 
 class RowOverride(_Strict):
@@ -199,9 +221,8 @@ class Policy(_Strict):
 
     def kernel_row(self, text: str) -> str:
         """Name of the first row that fits; empty: there is none."""
-        if quotes_a_process(text):
-            return ""
-        return next((name for name, row in self.kernel.items() if row.pattern.match(text)), "")
+        found = next((name for name, row in self.kernel.items() if row.pattern.match(text)), "")
+        return "" if found and quotes_a_process(text) else found
 
     def with_kernel_overrides(self, overrides: Mapping[str, RowOverride]) -> Policy:
         """Raises PolicyError for a name that the file does not have."""

@@ -126,6 +126,8 @@ SWITCH: list[tuple[str, Form, dict[str, object]]] = [
 
 OTHERS: list[tuple[str, Form, dict[str, object]]] = [
     ("NVRM: GPU 0000:05:00.0: GPU has fallen off the bus.", Form.LOST, {"bus_id": "0000:05:00.0"}),
+    ("NVRM: GPU at PCI:0000:05:00 has fallen off the bus.", Form.LOST, {"bus_id": "0000:05:00.0"}),
+    ("NVRM: GPU at 0000:05:00.0 has fallen off the bus.", Form.LOST, {"bus_id": "0000:05:00.0"}),
     ("NVRM: GPU 0000:05:00.0: GPU serial number is 1654", Form.SERIAL, {"bus_id": "0000:05:00.0", "serial": "1654"}),
     ("NVRM: GPU Board Serial Number: 1320221025612", Form.SERIAL, {"serial": "1320221025612"}),
     (

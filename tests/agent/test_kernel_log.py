@@ -195,8 +195,8 @@ def test_the_log_of_this_kernel_is_read_without_malformed_lines() -> None:
         source.close()
 
 
-OOM = KernelPattern("Memory cgroup out of memory: ", form="Killed process")
-XFS = KernelPattern("XFS (", form=".")
+OOM = KernelPattern(("Memory cgroup out of memory: ",), "Memory cgroup out of memory: Killed process")
+XFS = KernelPattern(("XFS (",), ".")
 KILLED = "Memory cgroup out of memory: Killed process 4242 (python) total-vm:1kB"
 
 
@@ -222,7 +222,7 @@ def test_the_agent_passes_on_what_the_control_plane_asks_for_from_the_beginning_
 
 def test_a_policy_that_cannot_be_read_is_a_problem_and_the_one_before_stays(path: Path, log: KernelLog) -> None:
     log.follow_policy(KernelLogPolicy("1", (XFS,)))
-    log.follow_policy(KernelLogPolicy("2", (KernelPattern("XFS (", form="("),)))
+    log.follow_policy(KernelLogPolicy("2", (KernelPattern(("XFS (",), "("),)))
     append(path, plain_line(1, "XFS (sda): error"))
     assert (sequences(log), log.policy_version) == ([1], "1")
     assert "policy 2 of the control plane cannot be read" in log.problems()[0]

@@ -107,6 +107,7 @@ class TestLines:
             (145, "RLW_RXPIPE Fatal XC0 i0 Link 01 (0x000000c2 0x00000002 0x0 0x0)", Signal.RECORDED),
             (147, "TREX Nonfatal XC0 i0 Link 01 (0x00000184 0x00000001 0x0 0x0)", Signal.RECORDED),
             (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 01 (0x004001c6 0x00000000 0x0 0x0)", Signal.DRAIN_AT_JOB_END),
+            (149, "NETIR_LINK_EVT Fatal XC0 i1 Link 01 (0x004001c6 0x00000000 0x0 0x0)", Signal.RECORDED),  # by a test
             (149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000 0x0 0x0)", Signal.RECORDED),
             (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02600011 0x00000000 0x0 0x0)", Signal.RECORDED),
             (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00000226 0x00000001 0x0 0x0)", Signal.RECORDED),

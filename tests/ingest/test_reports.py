@@ -91,7 +91,7 @@ class Still:
         return b.NOW
 
 
-KERNEL_LOG = KernelLogPolicy("2026", (KernelPattern("XFS (", form=".*shut down"),))
+KERNEL_LOG = KernelLogPolicy("2026", (KernelPattern(("XFS (",), ".*shut down"),))
 
 
 @pytest.fixture

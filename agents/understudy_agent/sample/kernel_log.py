@@ -272,7 +272,7 @@ class KernelLog:
                 f"{self._malformed} lines of the kernel log were not records; the last: {self._last_malformed}"
             )
         for pattern, count in self._held_back.items():
-            found.append(f"kernel log: {count} lines that begin with {pattern.prefix!r} were too many to send")
+            found.append(f"kernel log: {count} lines that begin with {pattern.prefixes[0]!r} were too many to send")
         return found
 
     async def follow(self, deliver: Callable[[list[KernelEvent]], None]) -> None:

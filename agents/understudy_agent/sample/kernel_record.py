@@ -26,9 +26,8 @@ class RecordError(ValueError):
 
 def asked_for(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
     """The first pattern that fits the text."""
-    if quotes_a_process(text):
-        return None
-    return next((pattern for pattern in patterns if pattern.match(text) is not None), None)
+    found = next((pattern for pattern in patterns if pattern.match(text) is not None), None)
+    return None if found is None or quotes_a_process(text) else found
 
 
 def parse_record(

@@ -35,11 +35,10 @@ def _of_node(now: float, node: NodeView, policy: Xid) -> Iterator[Finding]:
         if not name:
             continue
         row, text = policy.rows.kernel[name], stored.event.text
-        found = row.pattern.match(text)
         signal = SIGNALS[row.fault]
         if signal is Signal.HEALTH_SUSPECTED and now - stored.event.at > row.hours * 3600.0:
             continue
-        part = (found and found.groupdict().get("bus")) or ""
+        part = row.device(text)
         yield Finding(
             signal,
             f"kernel.{name}",

@@ -34,6 +34,8 @@ def policy_row(line: KernelLine, policy: Policy) -> PolicyRow | None:
 
 def line_verdict(line: KernelLine, row: PolicyRow | None, policy: Policy, branch: int | None) -> Verdict:
     """`branch` is that of the driver; None: not known."""
+    if line.injected:
+        return Verdict(FaultClass.RECORD, Repair.NONE, "a test of the driver made this error (i1)")
     if row is None:
         return _without_row(line)
     if row.decode is None:
