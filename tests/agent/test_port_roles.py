@@ -26,19 +26,31 @@ class Machine:
         self.conf = folder / "nccl.conf"
         self.conf.write_text("".join(line[2:] + "\n" for line in text.splitlines() if line.startswith("# NCCL_IB_HCA")))
         self._history = PortHistory(HardwareHistory(folder / "hardware.json", "boot"), "boot")
-        for device, port, adapter, link_layer, state, physical, rate, vpd, _ in self.rows:
+        for device, port, adapter, link_layer, state, physical, rate, mark, _ in self.rows:
             self._write(f"{device}/board_id", adapter)
             self._write(f"{device}/ports/{port}/link_layer", link_layer)
             self._write(f"{device}/ports/{port}/phys_state", LINES[physical])
             self._write(f"{device}/ports/{port}/state", "4: ACTIVE" if state == "ACTIVE" else "1: DOWN")
             self._write(f"{device}/ports/{port}/rate", f"{rate} Gb/sec (4X NDR)")
             (self.sys / "class/infiniband" / device / "device").mkdir()
-            if vpd == "SW_MNG":
+            if mark == "SW_MNG":
                 (self.sys / "class/infiniband" / device / "device/vpd").write_bytes(VPD)
+            elif mark != "-":
+                (folder / "drivers" / mark).mkdir(parents=True, exist_ok=True)
+                synthetic = self.sys / "class/infiniband" / device / "device/net/eth1/master/device"
+                synthetic.mkdir(parents=True)
+                (synthetic / "driver").symlink_to(folder / "drivers" / mark)
 
     @property
     def expected(self) -> dict[str, str]:
         return {f"{device}/{port}": role for device, port, *_, role in self.rows}
+
+    def take_down(self, role: str) -> None:
+        """All ports of this role, before the agent first sees them. Without a link the kernel shows 10 Gb/s."""
+        for device, port, *_, of_port in self.rows:
+            if of_port == role:
+                self._write(f"{device}/ports/{port}/state", "1: DOWN")
+                self._write(f"{device}/ports/{port}/rate", "10 Gb/sec (4X SDR)")
 
     def lose(self, *devices: str) -> None:
         """Their adapters leave the bus."""
@@ -71,7 +83,16 @@ def test_roles_stay_where_adapters_are_lost(name: str, tmp_path: Path) -> None:
     machine.lose(*[row[0] for row in machine.rows if row[-1] == "training"][1:])
     found = {port.label: port.role.value for port in machine.ports(60.0)}
     assert found == {label: role for label, role in machine.expected.items() if label in found}
-    assert {label for label, role in machine.expected.items() if role == "training"} <= found.keys()
+    assert machine.expected.keys() == found.keys() | {
+        f"{row[0]}/{row[1]}" for row in machine.rows if row[4] == "DOWN" and row[-1] == "training"
+    }
+
+
+@pytest.mark.parametrize("name", sorted(file.name for file in WORLD.glob("*.txt")))
+def test_a_fabric_that_is_down_since_the_node_booted_is_still_the_one_for_training(name: str, tmp_path: Path) -> None:
+    machine = Machine(name, tmp_path)
+    machine.take_down("training")
+    assert machine.roles() == machine.expected
 
 
 @pytest.mark.parametrize(
@@ -102,10 +123,10 @@ def test_the_first_line_of_nccl_conf_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["mlx5", "^mlx5", "=mlx4_0"])
 def test_a_setting_that_distinguishes_no_port_changes_nothing(setting: str) -> None:
-    ports = [Port("mlx5_0", 1, "InfiniBand", rate_gbps=400.0), Port("mlx5_1", 1, "Ethernet", rate_gbps=100.0)]
+    ports = [Port("mlx5_0", 1, "InfiniBand", rate_gbps_max=400.0), Port("mlx5_1", 1, "Ethernet", rate_gbps_max=100.0)]
     assert roles(ports, setting) == {"mlx5_0/1": PortRole.TRAINING, "mlx5_1/1": PortRole.OTHER}
 
 
 def test_the_only_port_of_a_node_is_for_training() -> None:
-    assert roles([Port("mlx5_0", 1, "Ethernet", rate_gbps=25.0)], "") == {"mlx5_0/1": PortRole.TRAINING}
+    assert roles([Port("mlx5_0", 1, "Ethernet", rate_gbps_max=25.0)], "") == {"mlx5_0/1": PortRole.TRAINING}
     assert roles([], "") == {}

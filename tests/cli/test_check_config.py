@@ -139,6 +139,10 @@ def test_a_port_that_is_taken_is_named(usable: dict[str, Any]) -> None:
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use; `ss -ltnp" in detail
 
 
+def test_a_port_of_every_address_may_be_free(usable: dict[str, Any]) -> None:
+    assert problems(b.config(server=usable | {"host": "::", "port": 0})) == {}
+
+
 def test_a_host_that_can_have_no_address_is_named(usable: dict[str, Any]) -> None:
     found = problems(b.config(server=usable | {"host": "no..name"}))
     assert "'no..name' is no host name; set an address of this host" in found["server.host, server.port"]

@@ -85,7 +85,7 @@ def _read_port(
     return Port(
         device=printable(folder.parents[1].name, NAME_CHARACTERS_MAX),
         number=int(folder.name),
-        role=PortRole.NVSWITCH if of_nvswitch(device) else PortRole.TRAINING,
+        role=_certain_role(device, interface, of_nvswitch),
         adapter=_name(_read(folder.parents[1] / "board_id") or _read(folder.parents[1] / "hca_type")),
         link_layer=_name(link_layer),
         state=_name(_read(folder / "state")),
@@ -100,6 +100,16 @@ def _read_port(
         module_received_milliwatts=light.milliwatts,
         module_received_low=light.low,
     )
+
+
+def _certain_role(device: Path, interface: Path | None, of_nvswitch: Callable[[Path], bool]) -> PortRole:
+    """TRAINING where the port itself shows no other role. Hyper-V lends a port to a synthetic interface, and takes it
+    away and gives it back while the host is serviced (Linux: drivers/net/hyperv/netvsc_drv.c).
+    """
+    if of_nvswitch(device):
+        return PortRole.NVSWITCH
+    lent = interface is not None and (interface / "master" / "device" / "driver").resolve().name == "hv_netvsc"
+    return PortRole.OTHER if lent else PortRole.TRAINING
 
 
 def _transport_errors(counters: Path) -> int | None:
@@ -157,7 +167,6 @@ def _identity(port: Port, known: Port | None) -> Port:
         port.link_layer,
         role=port.role,
         adapter=port.adapter,
-        rate_gbps=port.rate_gbps,
         rate_gbps_max=max((rate for rate in rates if rate), default=None),
         was_active=is_active or (known is not None and known.was_active),
     )

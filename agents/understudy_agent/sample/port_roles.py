@@ -19,6 +19,8 @@ INFINIBAND_WEIGHT = 4.0
 """InfiniBand is for training where a node has Ethernet as well, unless Ethernet has many times its rate (eight ports of
 RoCE beside one of InfiniBand to a file system).
 """
+NEVER_UP_GBPS = 100.0
+"""Rate of a port that was not up in this boot. The kernel shows 10 Gb/s for it, whatever the port can do."""
 
 
 def hca_setting(text: str) -> str:
@@ -46,22 +48,18 @@ def is_named(setting: str, device: str, number: int) -> bool:
 
 
 def roles(ports: Sequence[Port], setting: str) -> Mapping[str, PortRole]:
-    """Role of each port, by its label. `ports` are all of the node, also those that are down or gone; those that manage
-    NVSwitches have that role already. `setting` is NCCL_IB_HCA, or empty.
+    """Role of each port, by its label. `ports` are all of the node, also those that are down or gone; a role other than
+    TRAINING stays. `setting` is NCCL_IB_HCA, or empty.
     """
-    others = [port for port in ports if port.role is not PortRole.NVSWITCH]
+    others = [port for port in ports if port.role is PortRole.TRAINING]
     training = [port for port in others if is_named(setting, port.device, port.number)] if setting else []
     if not training or len(training) == len(others):  # the setting distinguishes none
         rates: dict[tuple[str, str], float] = {}
         for port in others:
             weight = INFINIBAND_WEIGHT if port.link_layer == "InfiniBand" else 1.0
             alike = (port.link_layer, port.adapter)
-            rates[alike] = rates.get(alike, 0.0) + weight * (port.rate_gbps_max or port.rate_gbps or 1.0)
+            rates[alike] = rates.get(alike, 0.0) + weight * (port.rate_gbps_max or NEVER_UP_GBPS)
         fastest = max(rates, key=rates.__getitem__, default=None)
         training = [port for port in others if (port.link_layer, port.adapter) == fastest]
-    found = {port.label: port.role for port in ports if port.role is PortRole.NVSWITCH}
-    return (
-        found
-        | dict.fromkeys((port.label for port in others), PortRole.OTHER)
-        | {port.label: PortRole.TRAINING for port in training}
-    )
+    found = {port.label: PortRole.OTHER if port in others else port.role for port in ports}
+    return found | {port.label: PortRole.TRAINING for port in training}
