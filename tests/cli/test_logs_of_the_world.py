@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from understudy_controlplane.cli.analyze.log_messages import _MONTHS
+from understudy_controlplane.cli.analyze.log_messages import _MONTHS, _named_time
 from understudy_controlplane.cli.main import root
 
 LOGS = Path(__file__).parents[1] / "data" / "world" / "logs"
 BY_A_PROGRAM = "a program wrote it, not the kernel"
 CONTINUED = "it goes on with a line that the kernel did not write"
 NO_TEXT = "journalctl left the text out, because a byte of it is no text: print it with --all"
-TOO_LONG = "journalctl leaves a text of 4096 bytes out: print the journal with --all"
+TOO_LONG = "journalctl leaves a text of 4096 bytes or more out: print the journal with --all"
 NO_FORM = "what stands before the message is in no known form"
 
 
@@ -111,6 +111,29 @@ def test_where_dmesg_prints_no_time_nothing_is_joined_to_a_burst(name: str) -> N
     assert "no time can be read in 3 lines" in printed["notes"][0]
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "mar. nov. 25 13:58:49 2025",  # fr; `mar` is March elsewhere
+        "mar nov 25 13:58:49 2025",  # es, it
+        "Di, 25. Nov 2025, 13:58:49",  # de, with util-linux's own translation
+        "tis 25 nov 2025 13.58.49",  # sv
+        "11月25日(火) 13:58:49 2025",  # ja
+        "út 25. lis 2025 13:58:49",  # cs
+        "Sal Kas 25 13:58:49 2025",  # tr
+    ],
+)
+def test_orders_of_day_and_month_and_names_of_days_are_no_matter(shown: str) -> None:
+    time = _named_time(shown, LATER)
+    assert time is not None
+    assert time.at == AT
+
+
+@pytest.mark.parametrize("shown", ["uto xyz 25 13:58:49 2025", "mar. xuñ. 25 13:58:49 2025", "화 25 13:58:49 2025"])
+def test_a_month_that_is_not_known_is_no_other_month(shown: str) -> None:
+    assert _named_time(shown, LATER) is None
+
+
 def test_no_name_of_a_month_is_two_months() -> None:
     assert set(_MONTHS.values()) == set(range(1, 13))
 
@@ -200,7 +223,12 @@ def test_seven_logs_without_names_in_one_file_are_not_one_machine() -> None:
 
 
 def test_logs_of_containers_and_of_talos_are_read() -> None:
-    assert [node["node"] for node in analyzed("cases/containers.log")["nodes"]] == ["node", "node 2", "gpu12", "gpu13"]
+    assert [node["node"] for node in analyzed("cases/containers.log")["nodes"]] == [
+        "node",
+        "pod/dmesg-x7k2p/dmesg",
+        "gpu12",
+        "gpu13",
+    ]
     talos = analyzed("cases/talos.log")
     assert [*found(talos)] == ["mc-pt1-pkp-srv-1a", "fd00::1c"]
     assert talos["unread"]["reasons"] == {BY_A_PROGRAM: 1}

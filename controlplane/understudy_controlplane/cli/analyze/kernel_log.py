@@ -7,6 +7,7 @@ joined to a burst, and a message that could not be read is reported.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -323,7 +324,8 @@ def _event_record(reading: Reading, finding: Finding, at: float) -> dict[str, Js
 
 
 def _logged(record: Record) -> str:
-    return one_line((record.text or str(record.fields))[:LOGGED_CHARACTERS_MAX])
+    text = record.text if record.fields is None else json.dumps(record.fields, ensure_ascii=False)
+    return one_line(text.strip()[:LOGGED_CHARACTERS_MAX])
 
 
 def _notes(reading: Reading) -> Iterator[str]:
@@ -386,7 +388,8 @@ def lines(analysis: Analysis) -> Iterator[str]:
     reading = analysis.reading
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
     found += sum(len(others) for others in analysis.others.values())
-    shown = f"{counted(found, 'event')} of GPUs or switches on {counted(len(reading.sources), 'node')}"
+    hosts = {source.host for source in reading.sources.values()}
+    shown = f"{counted(found, 'event')} of GPUs or switches on {counted(len(hosts), 'node')}"
     yield f"{counted(reading.lines_total, 'line')}, {shown}"
     yield from _notes(reading)
     yield from _unread_lines(reading)

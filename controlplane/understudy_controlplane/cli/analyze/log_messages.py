@@ -18,11 +18,11 @@ from typing import Any
 
 from understudy_controlplane.cli.analyze.log_records import Fields, Record
 from understudy_controlplane.detect.node_log import kernel_row_name
+from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_wire.kernel_line import is_about_a_device, is_of_the_kernel
 
 KERNEL_FACILITY, OTHER_FACILITY = 0, 1
 BY_A_PROGRAM = "a program wrote it, not the kernel"
-DAY_SECONDS = 86_400.0
 
 _NOT_ONE_MACHINE = frozenset({"", "-", "localhost", "(none)", "localhost.localdomain"})
 """Names that many machines have."""
@@ -93,7 +93,6 @@ _LABEL = re.compile(
 )  # pdsh, clush, srun -l, talosctl
 _LABELS = (
     re.compile(r"()\d{1,9}(?::(?=\S)|\t|\s?(?=\[))"),  # the number of a line: grep -n, cat -n, an editor
-    re.compile(r"\[(pod/[^\]\s]{1,255})\]\s+"),  # kubectl logs --prefix
     _LABEL,
     re.compile(r"([^\s:\"'(){}<>|\[\]]{1,255}):(?:\d{1,9}:)?"),  # grep over several files
     re.compile(r"(\S{1,255})(?:\t|\s+\| )"),  # parallel --tag, docker compose
@@ -189,8 +188,10 @@ class _Before:
             self.clocks.append(lambda: Time(float(seconds), seconds))
         elif iso := _ISO.match(inside):
             self.clocks.append(partial(_iso_time, iso))
-        else:
+        elif _OF_DMESG.search(inside):
             self.clocks.append(partial(_named_time, inside.partition("<")[0], self._now))
+        else:  # the name of the machine, or of the container
+            self.host = self.host or inside
         return True
 
     def unix(self, found: re.Match[str]) -> bool:
@@ -229,6 +230,9 @@ _CLOCK = r"\d\d[:.]\d\d[:.]\d\d"
 _DAY = re.compile(r"(?<!\d)(\d{1,2})(?!\d|[월月])")
 _YEAR = re.compile(r"(?<!\d)\d{4}(?!\d)")
 _BRACKET = re.compile(r"\[(?P<inside>[^\[\]]{0,40}\d[^\[\]]{0,40})\]:?\s*")
+_OF_DMESG = re.compile(r"\d\d[:.]\d\d|^\s*(?:[TC]\d+|[<+].*)\s*$")
+"""What dmesg has in brackets besides: a time, or the thread or processor that logged the message."""
+
 _SINCE_START = re.compile(r"\[(?P<inside>\s*\d{1,10}\.\d{3,9})\]\s*")
 _START = re.compile(r"Linux version \d")
 """The first words of every boot."""
@@ -309,8 +313,9 @@ def _named_time(text: str, now: float) -> Time | None:
     """
     clock, day = re.search(rf"({_CLOCK})(\.\d{{1,9}})?", text), _DAY.search(re.sub(_CLOCK, " ", text))
     numbered = _NUMBERED_MONTH.search(text)
-    words = (_MONTHS.get(word.casefold()) for word in _WORD.findall(text))
-    month = int(numbered[1]) if numbered else next((number for number in words if number), None)
+    words = _WORD.findall(text)
+    months = [_MONTHS[word] for word in map(str.casefold, words[1:] or words) if word in _MONTHS]  # `mar.` is a day too
+    month = int(numbered[1]) if numbered else months[-1] if months else None
     if clock is None or day is None or month is None:
         return None
     year = _YEAR.search(text)
@@ -337,7 +342,6 @@ _PROGRAM_NAMES = (
     *("process.name", "processname", "syslogtag"),
 )
 _FACILITY_NAMES = ("syslog_facility", "facility", "fac", "syslog_facility_code")
-_TRANSPORT_NAMES = ("transport",)
 """How collectors name a field, without a leading underscore, in small letters."""
 
 
@@ -347,14 +351,18 @@ def _of_fields(fields: Fields, now: float) -> Message | Unread | None:
     text = _first(named, _TEXT_NAMES)
     facility, priority = _first(named, _FACILITY_NAMES), _first(named, ("pri",))
     of_kernel = (
-        _first(named, _TRANSPORT_NAMES) in ("", "kernel")
+        _first(named, ("transport",)) in ("", "kernel")
         and _first(named, _PROGRAM_NAMES).rstrip(":") in ("", "kernel")
         and facility in ("", "0", "kern")
         and not (priority.isdigit() and int(priority) >> 3 != KERNEL_FACILITY)
     )
     if not text:
         left_out = of_kernel and "message" in named and "transport" in named
-        return Unread("journalctl leaves a text of 4096 bytes out: print the journal with --all") if left_out else None
+        return (
+            Unread("journalctl leaves a text of 4096 bytes or more out: print the journal with --all")
+            if left_out
+            else None
+        )
     found = _of_text(text.strip(), now)
     if found is not None and not of_kernel:
         return None if isinstance(found, Message) and found.starts else Unread(BY_A_PROGRAM)
