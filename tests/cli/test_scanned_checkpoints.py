@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from understudy_controlplane.cli.scanned_checkpoints import NAMES_MAX, Scan, Scanned
+from understudy_controlplane.fleet.checkpoint_folder import Folder, judge
 
 WORLD = Path(__file__).parents[1] / "data" / "world" / "checkpoints"
 
@@ -113,6 +114,7 @@ def test_a_folder_that_means_harm_costs_nothing(tmp_path: Path) -> None:
     put(tmp_path / "step-4" / f"rank{'9' * 200}.pt", "zip")
     put(tmp_path / "step-4" / "rank_0_rank_999999999.pt", "zip")
     put(tmp_path / "step-4" / "rank_1_rank_0.pt", "zip")
+    put(tmp_path / "step-4" / "1-of-2-of-3.pt", "zip")
     put(tmp_path / "step-4" / "model-1-of-999999999.pt", "zip")
     put(tmp_path / "step-5" / "model.safetensors.index.json", f"json {'[' * 100_000}")
     put(tmp_path / "step-6" / "model.safetensors.index.json", 'json {"weight_map": {"a": "../../etc", "b": [1]}}')
@@ -184,3 +186,13 @@ def test_a_checkpoint_itself_is_judged_with_what_lies_beside_it(tmp_path: Path) 
     put(tmp_path / "global_step2" / "mp_rank_00_model_states.pt", "zip")
     found, _ = scanned(tmp_path / "global_step2")
     assert [one.doubt for one in found] == ["latest is still at step 1: it is written last"]
+
+
+def test_the_files_of_many_ranks_are_judged_in_seconds() -> None:
+    """A comparison of each with each would take minutes."""
+    sizes = {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": 10 for rank in range(50_000) if rank != 777}
+    sizes |= {"mp_rank_00_model_states.pt": 10, "rank1_" * 40: 10}
+    began = time.process_time()
+    judged = judge(Folder("global_step5", sizes, lambda _path, _at, _length: b"PK\3\4"))
+    assert time.process_time() - began < 10
+    assert judged.doubt.startswith("zero_pp_rank_777_mp_rank_00_optim_states.pt is missing; ")

@@ -68,7 +68,7 @@ def scan_folder(path: Path, as_json: bool) -> None:
 def _scanned(one: Scanned) -> str:
     step = "step not known" if one.step is None else f"step {one.step}"
     state = f"doubtful: {one.doubt}" if one.doubt else f"not known: {one.unread}" if one.unread else "whole"
-    size = f"{one.size_bytes / 1e6:.1f} MB in {counted(one.files, 'file')}"
+    size = f"{one.size_bytes / 1e6:,.1f} MB in {counted(one.files, 'file')}"
     return f"{step}, {one.path}, {one.kind}, {size}, {date(one.written_at)}: {state}"
 
 

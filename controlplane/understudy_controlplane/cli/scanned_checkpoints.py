@@ -150,7 +150,7 @@ class Scan:
             inner = self._list(place / below)
             files |= {f"{below}/{one}": file for one, file in inner.files.items()}
             left += [f"{below}/{one}" for one in inner.folders]
-        if not any(one.endswith(PARTS) for one in files) and not is_checkpoint(name, files):
+        if not any(one.endswith(PARTS) for one in files):
             return None
         return self._judged(place, place, files, frozenset(folders), above)
 

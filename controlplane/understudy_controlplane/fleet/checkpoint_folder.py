@@ -43,7 +43,7 @@ Lightning counts `hpc_ckpt_N`: that is no step.
 """
 
 UNFINISHED_FOLDER = re.compile(r"^tmp[-_.]|[-_.](?:tmp|partial|incomplete)(?:$|[-_.])")
-"""`tmp-checkpoint-N` of transformers 4.36 to 4.38, `N.orbax-checkpoint-tmp-TIME`, and habits of others."""
+"""`tmp-checkpoint-N` of transformers around 4.38, `N.orbax-checkpoint-tmp-TIME`, and habits of others."""
 
 TRACKERS = ("latest", "latest_universal", "latest_checkpointed_iteration.txt")
 """Files beside checkpoints, written last, that name the newest: of DeepSpeed, of its universal checkpoints, of Megatron
@@ -53,8 +53,8 @@ and verl.
 SINGLE = (".pt", ".pth", ".ckpt", ".safetensors")
 """Suffixes of a file that may be a checkpoint by itself."""
 
-PARTS = (*SINGLE, ".bin")
-"""Suffixes of files that make a folder which names a step a checkpoint."""
+PARTS = (*SINGLE, ".bin", ".pkl", ".distcp", ".metadata", ".ocdbt", ".index.json")
+"""Suffixes of what a checkpoint's folder holds: without any of them it is none."""
 
 
 class Unread(Exception):
@@ -130,9 +130,8 @@ LAYOUTS = (
     ),
     Layout(
         "Hugging Face Trainer",
-        r"/trainer_state\.json$|/rng_state(?:_\d+)?\.pth$|/scheduler\.pt$"
-        r"|^(?:tmp-)?checkpoint-\d+/(?:(?:pytorch_|adapter_)?model[^/]*\.(?:safetensors|bin)$|optimizer\.(?:pt|bin)$"
-        r"|global_step\d+/|pytorch_model_fsdp_\d+/)",
+        r"/trainer_state\.json$|^(?:tmp-)?checkpoint-\d+/(?:(?:pytorch_|adapter_)?model[^/]*\.(?:safetensors|bin)$"
+        r"|rng_state(?:_\d+)?\.pth$|global_step\d+/|pytorch_model_fsdp_\d+/)",
         (
             Need("trainer_state.json", LAST),
             Need(
@@ -163,17 +162,17 @@ LAYOUTS = (
     Layout(
         "DeepSpeed",
         r"_(?:model|optim)_states\.pt$",
-        (Need("mp_rank_00_model_states.pt", "", r"(?:.*/)?.*mp_rank_\d+_model_states\.pt|(?:.*/)?layer_.*"),),
-    ),
-    Layout(
-        "Megatron",
-        r"/common\.pt$|^iter_\d{7}/.*(?:\.distcp|\.metadata)$",
-        (Need("metadata.json", LAST, "", r"common\.pt"),),
+        (Need("mp_rank_00_model_states.pt", "", r".*mp_rank_\d+_model_states\.pt|(?:.*/)?layer_.*"),),
     ),
     Layout(
         "Lightning",
-        r"/meta\.pt$|^[^/]*\.ckpt/.*\.distcp$",
+        r"^[^/]*\.ckpt/.*\.distcp$",
         (Need("meta.pt", LAST, "", r".*\.distcp"),),
+    ),
+    Layout(
+        "Megatron",
+        r"^(?:iter_\d{7}|release|[^/]*(?:step|epoch)=[^/]*)/(?:common\.pt|metadata\.json|.*\.distcp|.*\.metadata)$",
+        (Need("metadata.json", LAST, "", r"common\.pt"),),
     ),
     Layout("Orbax", r"/(?:_CHECKPOINT_METADATA|manifest\.ocdbt|commit_success\.txt)$|^[^/]*\.orbax-checkpoint-tmp"),
     Layout("torch.distributed.checkpoint", r"/(?:__\d+_\d+\.distcp|(?:__\d+)?\.metadata)$"),
@@ -189,13 +188,17 @@ SIGN_OF_A_FOLDER = re.compile(
 ALONGSIDE = (
     (
         r"((?:.*/)?)(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt",
-        (r"\1mp_rank_\3_model_states.pt", r"\1zero_pp_rank_\2_mp_rank_\3_model_states.pt"),
+        ("{0}mp_rank_{2}_model_states.pt", "{0}zero_pp_rank_{1}_mp_rank_{2}_model_states.pt"),
     ),
     (
         r"((?:.*/)?)zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt",
-        tuple(rf"\1{kind}zero_pp_rank_\2_mp_rank_\3_optim_states.pt" for kind in ("", "bf16_", "fp16_")),
+        (
+            "{0}zero_pp_rank_{1}_mp_rank_{2}_optim_states.pt",
+            "{0}bf16_zero_pp_rank_{1}_mp_rank_{2}_optim_states.pt",
+            "{0}fp16_zero_pp_rank_{1}_mp_rank_{2}_optim_states.pt",
+        ),
     ),
-    (r"((?:.*/)?mp_rank_[\d_]+/).*", (r"\1model_optim_rng.pt", r"\1model_rng.pt")),
+    (r"((?:.*/)?mp_rank_[\d_]+/).*", ("{0}model_optim_rng.pt", "{0}model_rng.pt")),
 )
 """DeepSpeed (ZeRO's parts) and Megatron (a model-parallel rank) write one of the others beside the first."""
 
@@ -209,6 +212,9 @@ OF_ALL = re.compile(r"(?<!\d)(\d{1,9})-of-\d{1,9}(?!\d)|world_size_\d{1,9}_rank_
 
 RANKS_MAX = 1_000_000
 """More of them are numbers of something else."""
+
+RANKS_IN_A_NAME_MAX = 4
+"""Names of data, tensor, pipeline and expert parallel ranks."""
 
 
 def folder_step(name: str, kind: str = "") -> int | None:
@@ -230,8 +236,12 @@ def unfinished_marker(name: str) -> str:
 
 
 def without_rank(name: str) -> str:
-    """What names of one checkpoint's files have in common, where each rank writes one into a folder of several."""
-    return NUMBERED.sub(lambda match: re.sub(r"\d.*", "*", match[0]), name)
+    """What the names of one checkpoint's files have in common, in a folder of several checkpoints."""
+    return OF_ALL.sub(lambda match: re.sub(r"^\d+|\d+$", "*", match[0], count=1), NUMBERED.sub(_starred, name))
+
+
+def _starred(match: re.Match[str]) -> str:
+    return re.sub(r"\d.*", "*", match[0])
 
 
 def judge(folder: Folder) -> Judgement:
@@ -326,14 +336,13 @@ def _needed(paths: list[str], needs: Iterable[Need]) -> Iterator[Remark]:
 
 
 def _numbered(names: Iterable[str]) -> Iterator[Remark]:
-    for family, found in _families(NUMBERED, names).items():
-        spans = [(min(some), max(some) + 1) for some in zip(*found, strict=True)]
-        yield from _gaps(family, spans, found)
-    for family, found in _families(OF_ALL, names).items():
+    for family, found in _families(NUMBERED, names, RANKS_IN_A_NAME_MAX).items():
+        yield from _gaps(family, [_span(set(some)) for some in zip(*found, strict=True)], found)
+    for family, found in _families(OF_ALL, names, 1).items():
         total = re.search(r"\0-of-(\d+)|size_(\d+)_rank_\0", family.template)
         count = int(total[1] or total[2]) if total is not None else 0
         start = 0 if "_rank_" in family.template or (0,) in found else 1
-        yield from _gaps(family, [(start, start + count)], found)
+        yield from _gaps(family, [range(start, start + count)], found)
         index = re.fullmatch(r"((?:.*/)?(?:pytorch_|adapter_)?model)-\0-of-\d+(\..*)", family.template)
         if index is not None and f"{index[1]}{index[2]}.index.json" not in names:
             yield Remark(f"{index[1]}{index[2]}.index.json", "missing", LAST)
@@ -350,34 +359,42 @@ class _Family(NamedTuple):
         return first + "".join(f"{number:0{width}}{part}" for number, width, part in filled)
 
 
-def _families(pattern: re.Pattern[str], names: Iterable[str]) -> dict[_Family, set[tuple[int, ...]]]:
+def _families(pattern: re.Pattern[str], names: Iterable[str], most: int) -> dict[_Family, set[tuple[int, ...]]]:
     """Numbers that names have, by what the names have in common."""
     widths: dict[str, tuple[int, ...]] = {}
     families: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for name in names:
-        matches = pattern.finditer(name)
+        matches = itertools.islice(pattern.finditer(name), most)
         spans = [one.span(group) for one in matches for group in range(1, pattern.groups + 1) if one[group]]
         if spans:
             ends = [0, *(end for _, end in spans)]
             parts = [name[end:begin] for end, begin in zip(ends, [*(begin for begin, _ in spans), None], strict=True)]
             numbers = [name[begin:end] for begin, end in spans]
-            families["\0".join(parts)].add(tuple(map(int, numbers)))
-            widths["\0".join(parts)] = tuple(map(len, numbers))
+            template, digits = "\0".join(parts), tuple(map(len, numbers))
+            families[template].add(tuple(map(int, numbers)))
+            widths[template] = tuple(map(min, digits, widths.get(template, digits)))
     return {_Family(template, widths[template]): found for template, found in families.items()}
 
 
-def _gaps(family: _Family, spans: list[tuple[int, int]], found: set[tuple[int, ...]]) -> Iterator[Remark]:
-    total = math.prod(end - begin for begin, end in spans)
+def _span(numbers: set[int]) -> range:
+    """All numbers from the lowest to the highest; each eighth, say, where these are the first ranks of nodes."""
+    lowest, end = min(numbers), max(numbers) + 1
+    span = range(lowest, end, math.gcd(*(one - lowest for one in numbers)) or 1)
+    return span if len(numbers) > 2 and len(span) == len(numbers) else range(lowest, end)
+
+
+def _gaps(family: _Family, spans: list[range], found: set[tuple[int, ...]]) -> Iterator[Remark]:
+    total = math.prod(map(len, spans))
     if total <= RANKS_MAX:
         yield from _gone((family.name(one) for one in _grid(spans) if one not in found), total - len(found))
 
 
-def _grid(spans: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
+def _grid(spans: list[range]) -> Iterator[tuple[int, ...]]:
     """The same as itertools.product, which would make all numbers of each span first."""
     if not spans:
         yield ()
         return
-    for one in range(*spans[0]):
+    for one in spans[0]:
         yield from ((one, *rest) for rest in _grid(spans[1:]))
 
 
@@ -389,14 +406,13 @@ def _gone(names: Iterable[str], count: int) -> Iterator[Remark]:
 
 
 def _alongside(paths: list[str], layout: Layout) -> Iterator[Remark]:
+    """A universal checkpoint has ZeRO's parts in another form."""
     known = set(paths)
-    for pattern, others in ALONGSIDE:
-        if layout.kind == "DeepSpeed universal":
-            return
+    for pattern, others in ALONGSIDE if layout.kind != "DeepSpeed universal" else ():
         for path in paths:
             match = re.fullmatch(pattern, path)
-            if match is not None and not any(match.expand(one) in known for one in others):
-                yield Remark(match.expand(others[0]), "missing")
+            if match is not None and not any(one.format(*match.groups()) in known for one in others):
+                yield Remark(others[0].format(*match.groups()), "missing")
 
 
 def _of_distributed(folder: Folder) -> Iterator[Remark]:
