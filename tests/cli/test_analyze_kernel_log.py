@@ -189,6 +189,11 @@ class TestVerdicts:
         ]
         assert "2 parts are judged apart" in printed["notes"][0]
 
+    def test_two_clocks_in_one_log_are_not_compared(self) -> None:
+        wall, since_start = f"2026-11-21T18:48:46Z {XID}", f"[   50.000000] {XID}"
+        (node,) = analyzed(wall, since_start, wall, since_start)["nodes"]
+        assert {one["boot_id"] for one in node["events"]} == {"boot-0"}
+
     def test_lines_without_times_are_no_burst_and_reported_as_such(self) -> None:
         lines = [XID, "NVRM: Xid (PCI:0000:06:00): 74, pid=1, name=python, x", *[XID.replace("79", "119")] * 3]
         printed = analyzed(*lines)

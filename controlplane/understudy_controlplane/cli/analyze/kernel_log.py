@@ -146,7 +146,7 @@ class _Sources:
         self._silence = silence_seconds
         self._parts = 1
         self._boots: dict[str, list[str]] = {}  # machine → ids of its boots
-        self._latest: dict[str, float] = {}  # machine → its latest time
+        self._latest: dict[tuple[str, bool], float] = {}  # machine, and whether it is a wall clock's → its latest time
         self._untimed: dict[tuple[object, ...], int] = {}
 
     def add(self, message: Message) -> None:
@@ -170,8 +170,8 @@ class _Sources:
         host = message.host or self._part()
         begun = self._boots.setdefault(host, [])
         at = message.time.at if message.time is not None and not message.goes_on else None
-        is_back = at is not None and at < self._latest.get(host, at) - CLOCK_FALLS_BACK_SECONDS
         is_wall = message.time is not None and message.time.is_wall
+        is_back = at is not None and at < self._latest.get((host, is_wall), at) - CLOCK_FALLS_BACK_SECONDS
         if not message.host and ((begun and message.starts) or is_back):
             self._parts += 1
             host = self._part()
@@ -181,7 +181,7 @@ class _Sources:
         elif not begun or (not message.boot and (message.starts or (is_back and not is_wall))):
             begun.append("")
         if at is not None:
-            self._latest[host] = at
+            self._latest[host, is_wall] = at
         return host
 
     def _part(self) -> str:
