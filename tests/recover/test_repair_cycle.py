@@ -1043,6 +1043,71 @@ def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
     assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, False)
 
 
+@pytest.mark.parametrize("reason", ["Kill task failed (JobId=7 StepId=0)", "Epilog error"])
+def test_a_reason_that_slurm_puts_in_the_place_of_understudys_stops_no_repair(tmp_path: Path, reason: str) -> None:
+    """slurmstepd gives its reason also to a node that is drained already (node_mgr.c, update_node)."""
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    job = rehearsal.fake.submit("student", 1)
+    rehearsal.run(2)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.run(3)
+    rehearsal.fake.drain_by("root", "n5", reason)
+    rehearsal.run(5)
+    assert node_of(rehearsal, "n5").reason.startswith("understudy: xid.79")
+    assert rehearsal.line.effects["drain_node n5"] == 2
+    rehearsal.fake.cancel(job)
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+
+
+def test_a_reason_that_slurm_puts_in_the_place_of_understudys_keeps_no_node_from_its_release(tmp_path: Path) -> None:
+    """Slurm replaces the reason of a node that registers with fewer GPUs (23.02 and later), and resumes it only when
+    it has all: until then its reason stays.
+    """
+    rehearsal = start(tmp_path)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.run(3)
+    rehearsal.fake.drain_by("slurm", "n5", "gres/gpu count reported lower than configured (7 < 8)")
+    rehearsal.fake.invalid.add("n5")
+    rehearsal.run(10)
+    assert node_of(rehearsal, "n5").reason.startswith("gres/gpu")
+    rehearsal.fake.invalid.clear()
+    rehearsal.run(5)
+    assert node_of(rehearsal, "n5").reason.startswith("understudy: xid.79")
+    rehearsal.control_plane.stores.requests.ask(Verb.RELEASE, "n5", "a new GPU", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.IN_SERVICE)
+    rehearsal.run(5)
+    assert node_of(rehearsal, "n5").service is Service.USABLE
+
+
+def test_slurms_own_drain_of_a_node_that_an_operator_holds_keeps_slurms_reason(tmp_path: Path) -> None:
+    """Its release would lift a drain that the control plane never gave."""
+    rehearsal = start(tmp_path)
+    rehearsal.fake.drain_by("root", "n5", "Kill task failed")
+    rehearsal.run(5)
+    rehearsal.control_plane.stores.requests.ask(Verb.HOLD, "n5", "mine", "alice", rehearsal.fake.now)
+    wait_for(rehearsal, "n5", NodeState.OPERATOR_HOLD)
+    rehearsal.run(30)
+    assert node_of(rehearsal, "n5").reason == "Kill task failed"
+    assert rehearsal.line.effects["drain_node n5"] == 0
+
+
+@pytest.mark.parametrize("user", ["alice", "root"])
+def test_a_reason_that_a_person_puts_in_the_place_of_understudys_stays(tmp_path: Path, user: str) -> None:
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.fake.submit("student", 1)
+    rehearsal.run(2)
+    rehearsal.fail("n5")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+    rehearsal.run(3)
+    rehearsal.fake.drain_by(user, "n5", "board swap")
+    rehearsal.run(60)
+    assert node_of(rehearsal, "n5").reason == "board swap"
+
+
 @pytest.mark.parametrize(
     "reason", ["Kill task failed", "Duplicate jobid", "gres/gpu count reported lower than configured (7 < 8)"]
 )

@@ -157,6 +157,8 @@ class VirtualSlurm:
         """Slurm 22.05 without it takes no update of a running job that was resized."""
         self.no_kill: set[int] = set()
         """Jobs submitted with --no-kill: of a node that goes down they lose no more than that node."""
+        self.invalid: set[str] = set()
+        """Nodes that registered with less than configured: Slurm resumes none of them."""
         self.bad_prologs: set[str] = set()
         """Nodes whose Prolog fails."""
         self.refused: list[tuple[str, int, int]] = []
@@ -864,6 +866,7 @@ class VirtualSlurm:
             (node.power, bool(node.power)),
             ("RESERVED", node.name in reserved),
             ("MAINTENANCE", node.name in self._under_maintenance(self.now)),
+            ("INVALID_REG", node.name in self.invalid),
         ]
         return SlurmNode(
             name=node.name,

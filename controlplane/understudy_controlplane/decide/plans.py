@@ -92,12 +92,13 @@ def drain_reason(finding: Finding) -> str:
 
 def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:
     """The node leaves service; no gang is moved."""
-    known = node.record.drain_reason  # what it was drained for before Slurm forgot
+    known = node.record.drain_reason  # what it was drained for before Slurm forgot, or wrote over it
     again = finding.signal is Signal.UNDRAINED and known.startswith(REASON_PREFIX)
     return QuarantinePlan(
         steps=(StepName.DRAIN_NODES, StepName.TAKE_SPARES) if node.is_spare else (StepName.DRAIN_NODES,),
         nodes=(finding.node,),
         drain_reason=known if again else drain_reason(finding),
+        renamed_nodes=(finding.node,) if again else (),
         rules=(finding.rule,),
         requested=finding.request is not None,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from understudy_controlplane.fleet.custody import Holder, Proof, in_slurm
+from understudy_controlplane.fleet.custody import Custody, Holder, Proof, in_slurm
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, LiftedDetail, Signal
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OUT_OF_SERVICE,
+    REASON_PREFIX,
     NodeState,
     NodeView,
 )
@@ -23,7 +24,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
     SwapPlan,
 )
-from understudy_controlplane.fleet.slurm import Service, SlurmNode
+from understudy_controlplane.fleet.slurm import INVALID_REG, Service, SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 CALL_SECONDS_MAX = 10.0
@@ -96,23 +97,37 @@ def _lifted(node: NodeView) -> LiftedDetail | None:
 
 def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that are out of service here, and that Slurm offers to jobs: the drain was refused, or slurmctld lost it in
-    a crash. It is drained again; a recovery under way does that for its own nodes.
+    a crash. Or Slurm has put its own reason in the place of the control plane's, which would keep it from a repair and
+    from its return. It is drained again; a recovery under way does that for its own nodes.
     """
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
     for node in snapshot.nodes.values():
         slurm = node.slurm
         held = snapshot.custody(node.name)
-        if slurm is None or slurm.draining or in_slurm(slurm).by_others or node.state in IN_REPAIR:
+        if slurm is None or node.state in IN_REPAIR or node.name in under_way:
             continue
-        if node.name in under_way:
+        if _replaced(node, slurm, held):
+            words = f"Slurm has put its own reason in the place of the control plane's: {slurm.reason}"
+        elif slurm.draining or in_slurm(slurm).by_others:
             continue
-        if node.state in OUT_OF_SERVICE and (node.record.drained_at is None or held.in_effect):
+        elif node.state in OUT_OF_SERVICE and (node.record.drained_at is None or held.in_effect):
             words = f"{node.state.value}, but Slurm has not drained it"
         elif held.proven_by is Proof.FORGOTTEN and not slurm.down:
             words = "slurmctld lost the drain in a crash"
         else:
             continue
         yield Finding(Signal.UNDRAINED, "administration.undrained", node.name, snapshot.now, words)
+
+
+def _replaced(node: NodeView, slurm: SlurmNode, held: Custody) -> bool:
+    """True if Slurm has written over the control plane's reason. While the node lacks what is configured, Slurm would
+    do so again, and its reason shows what is missing: it stays.
+    """
+    record = node.record
+    was_read = record.state in OUT_OF_SERVICE and record.drained_at is not None
+    was_own = was_read and record.drain_reason.startswith(REASON_PREFIX) and slurm.reason_at >= record.drain_reason_at
+    by_slurm = held.holder is Holder.SLURM and held.proven_by is Proof.REASON
+    return was_own and by_slurm and slurm.draining and INVALID_REG not in slurm.flags
 
 
 def cancelled(snapshot: Snapshot) -> Iterator[Finding]:
