@@ -31,7 +31,7 @@ def safetensors_tensors(header: bytes, size: int) -> dict[str, Any]:
     try:
         tensors = {name: one for name, one in json.loads(header).items() if name != "__metadata__"}
         described = 8 + len(header) + max((int(one["data_offsets"][1]) for one in tensors.values()), default=0)
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise ValueError("its header describes no tensors") from None
     if described != size:
         raise ValueError(f"it has {size} bytes, its header describes {described}")

@@ -160,6 +160,18 @@ def written_again(path: Path) -> None:
     os.utime(path / "model.safetensors", times=(time.time() + 3600,) * 2)
 
 
+def named_and_empty(path: Path) -> None:
+    (path / "__9_0.distcp").touch()
+    (path / ".metadata").write_bytes(pickle.dumps(["__9_0.distcp"]))
+
+
+def endless(path: Path) -> None:
+    """JSON's 1e999 is infinite."""
+    header = b'{"w": {"dtype": "F32", "data_offsets": [0, 1e999]}}'
+    size = (path / "model.safetensors").stat().st_size
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.ljust(size - 8))
+
+
 def linked_to_nothing(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("/nowhere")
@@ -190,9 +202,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda path: (path / ".metadata").write_bytes(pickle.dumps(["__9_0.distcp"])),
         "bad",
     ),
+    "the manifest names an empty shard that was not announced": (named_and_empty, "bad"),
     "an index is no JSON": (overwrite("model.safetensors.index.json", b"{{{"), "bad"),
     "the length of a header is damaged": (flip("model.safetensors", 3), "bad"),
     "a header is damaged": (overwrite("model.safetensors", b"\0" * 20), "bad"),
+    "a header has a number without an end": (endless, "bad"),
     "a bit of a torch file without a checksum is flipped": (flip("model.pt", SIZE // 2), "bad"),
     "the directory of a torch file is damaged": (flip("model.pt", len(torch_file(7)) - 20), "bad"),
     "all of it is missing": (shutil.rmtree, "lost"),

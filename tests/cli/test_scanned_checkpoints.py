@@ -117,6 +117,9 @@ def test_a_folder_that_means_harm_costs_nothing(tmp_path: Path) -> None:
     put(tmp_path / "step-4" / "1-of-2-of-3.pt", "zip")
     put(tmp_path / "step-4" / "model-1-of-999999999.pt", "zip")
     put(tmp_path / "step-5" / "model.safetensors.index.json", f"json {'[' * 100_000}")
+    header = b'{"w": {"data_offsets": [0, 1e999]}}'
+    (tmp_path / "step-8").mkdir()
+    (tmp_path / "step-8" / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     put(tmp_path / "step-6" / "model.safetensors.index.json", 'json {"weight_map": {"a": "../../etc", "b": [1]}}')
     (tmp_path / "step-7").mkdir()
     (tmp_path / "step-7" / "model.safetensors").write_bytes(struct.pack("<Q", 99_000_000))
@@ -131,6 +134,7 @@ def test_a_folder_that_means_harm_costs_nothing(tmp_path: Path) -> None:
     assert by_step[5] == ("model.safetensors.index.json is not an index of shards", "")
     assert by_step[6] == ("../../etc and [1] are missing", "")
     assert by_step[7] == ("", "model.safetensors is not looked into: its header has more than 16 MiB")
+    assert by_step[8] == ("a.safetensors is not whole: its header describes no tensors", "")
     assert notes == []
     assert "\udcff" not in "".join(one.path for one in found)
 

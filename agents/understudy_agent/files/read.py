@@ -215,7 +215,7 @@ def _read_safetensors(descriptor: int, place: str, size: int, start: bytes) -> N
         length = safetensors_header_bytes(start, size)
         tensors = safetensors_tensors(os.pread(descriptor, length, 8), size)
         return NanLook(place, regions_of_safetensors(tensors, 8 + length))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Finding("bad", f"{place}: {error}") from None
 
 
