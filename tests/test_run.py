@@ -137,9 +137,9 @@ def test_a_stage_collects_only_the_files_that_have_tests_for_it(
     marks = tmp_path / "marks.json"
     monkeypatch.setattr(run_module, "MARKS", marks)
     marks.write_text('{"tests/a.py": [[], ["cluster", "timed"]], "tests/b.py": [["cluster", "parametrize"]]}')
-    left_out = ["tests/launch/test_on_a_cluster.py"]
+    left_out = ["tests/bench/test_small.py", "tests/launch/test_on_a_cluster.py"]
     assert files_of(STAGES["cluster"]) == ["tests/b.py", *left_out]
-    assert files_of(STAGES["cluster-timed"]) == ["tests/a.py", *left_out]
+    assert files_of(STAGES["cluster-timed"]) == ["tests/a.py", "tests/launch/test_on_a_cluster.py"]
     assert files_of(STAGES["unit"]) == []
     marks.unlink()
     assert files_of(STAGES["cluster"]) == []
