@@ -79,6 +79,22 @@ def test_a_node_without_a_job_needs_no_confirmation() -> None:
     assert found(b.snapshot(silent("n3", 8.0))).signal is Signal.NODE_DEAD
 
 
+@pytest.mark.parametrize(
+    ("seconds", "agrees", "signal"),
+    [
+        (8.0, False, Signal.SILENT),
+        (7200.0, False, Signal.SILENT),
+        (119.0, True, Signal.SILENT),
+        (121.0, True, Signal.NODE_DEAD),
+    ],
+)
+def test_a_spare_is_dead_when_slurm_agrees(seconds: float, agrees: bool, signal: Signal) -> None:
+    """No other job starts there meanwhile. It may be the control plane's own route that is away."""
+    flags = ["NOT_RESPONDING"] if agrees else []
+    node = silent("n7", seconds, is_spare=True, slurm=b.slurm_node("n7", flags=flags))
+    assert found(b.snapshot(node, spares=("n7",))).signal is signal
+
+
 def test_its_gang_confirms_it_by_standing_still() -> None:
     finding = found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: steps(7.5)}))
     assert finding.signal is Signal.NODE_DEAD

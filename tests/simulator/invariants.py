@@ -770,8 +770,12 @@ class Invariants:
         jobs = {recovery.plan.job.job_id for recovery in self._known if isinstance(recovery.plan, SwapPlan)}
         nodes = {name for recovery in self._known for name in recovery.plan.nodes}
         out = self._out(records)
-        stopped = [(one, job) for one, job in self._gangs_at_rest() if job.pending and not out.isdisjoint(one.seats)]
-        wrong = [f"the pool has nodes for job {job.job_id}" for _, job in stopped if self._could_start(job)]
+        wrong = [
+            f"the pool has nodes for job {job.job_id}"
+            for gang, job in self._gangs_at_rest()
+            if job.pending and any(self._waits_for(records, name) for name in out.intersection(gang.seats))
+            if self._could_start(job)
+        ]
         for reservation in world.slurm.reservations():
             if reservation.name.startswith(SEATS_PREFIX):
                 if int(reservation.name.removeprefix(SEATS_PREFIX)) not in jobs:
@@ -789,6 +793,12 @@ class Invariants:
             if drained and state not in OUT_OF_SERVICE:
                 wrong.append(f"{node.name} is drained ({node.reason}), and {state.value}")
         return wrong
+
+    def _waits_for(self, records: dict[str, NodeRecord], name: str) -> bool:
+        """A gang waits for the node. Where a guard keeps a node at fault in service, and a person was notified, the
+        gang waits as any job that its user requeues.
+        """
+        return records[name].state in OUT_OF_SERVICE or not self._is_left_at_fault(name)
 
     # -- at the end ------------------------------------------------------------------------------------------------
 

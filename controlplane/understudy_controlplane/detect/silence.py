@@ -2,8 +2,9 @@
 
 A node is dead only when Slurm agrees (its slurmd's port does not answer, or Slurm reports it down) *and* no job there
 makes progress. Agent and slurmd use one network, and a job goes on without it: where a job holds the node, its gang or
-launcher on other nodes has to confirm the death, or Slurm itself, after much longer. An agent that is stopped announces
-that. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
+launcher on other nodes has to confirm the death, or Slurm itself, after much longer. For a spare Slurm has to: no other
+job starts there meanwhile, as on any other idle node, and no gang while its agent is silent. An agent that is stopped
+announces that. Many silent at once: the cause is the network or the control plane, and nothing is concluded.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _dead_or_silent(
     because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
     if not because and not confirmed_by:
         because = _why_not_confirmed(node, snapshot, policy, snapshot.now - at)
-        held = bool(snapshot.holders_of(node.name))
+        held = _has_time(node, snapshot)
         by_slurm = node.service is Service.SILENT
         confirmed_by = "no job holds it" if not held else SLURM_AGREES if by_slurm else "neither was heard for long"
     if because:
@@ -218,12 +219,19 @@ def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, sile
     """Why a node of which only agent and slurmd are silent does not count as dead; empty: it does."""
     if node.stopping and silent_for <= policy.stopped_seconds:
         return "it has announced that it stops"
-    if snapshot.holders_of(node.name):
+    if _has_time(node, snapshot):
         slurm_agrees = node.service is Service.SILENT
         patience = unconfirmed_seconds(snapshot.slurm.slurmd_timeout_seconds, policy)
         if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):
+            if node.is_spare:
+                return "no job starts there before Slurm confirms that it is dead"
             return "neither its gang, nor a launcher on another node, nor Slurm itself confirms that it is dead"
     return ""
+
+
+def _has_time(node: NodeView, snapshot: Snapshot) -> bool:
+    """True if Slurm starts no other job there meanwhile."""
+    return node.is_spare or bool(snapshot.holders_of(node.name))
 
 
 def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]:

@@ -91,7 +91,7 @@ class Observer:
         self._wear = GpuWear()
         self._progressed: dict[tuple[JobKey, int], bool] = {}
         """Job and restart count, while no rank of it has reported → whether the job finished a step before."""
-        self._last_attempts: dict[tuple[JobKey, int, bool], LastAttempt | None] = {}
+        self._last_attempts: dict[tuple[JobKey, int, str], LastAttempt | None] = {}
         """Job, restart count, and whether it runs → its last attempt that was seen to run; None: none was."""
         self._clock_sets = ClockSets()
         self.begin()
@@ -334,23 +334,25 @@ class Observer:
         """The attempt before of requeued jobs, and the size at their start of running ones that are smaller now. Each
         attempt is looked up once: its nodes do not change in the database, and one that has ended not at all.
         """
-        jobs = {(job.key, job.slurm.restart_count, job.running): job for job in self._looked_up}
+        jobs = {(job.key, job.slurm.restart_count, job.slurm.state): job for job in self._looked_up}
         rows = {
             this: known.row
             for this in jobs.keys() - self._last_attempts.keys()
             if (known := self._sources.directory.get(this[0].job_id)) is not None
         }
-        found = self._sources.stores.fleet.last_attempts(rows.values()) if rows else {}
+        # Of a job that pends, slurmctld has lost in a crash that it had started.
+        newest = {row: this[1] - 1 if jobs[this].slurm.pending else this[1] for this, row in rows.items()}
+        found = self._sources.stores.fleet.last_attempts(newest) if rows else {}
         self._last_attempts = {
             **{this: self._last_attempts[this] for this in jobs.keys() & self._last_attempts.keys()},
             **{this: found.get(row) for this, row in rows.items()},
         }
         known_ones = [(*this, last) for this, last in self._last_attempts.items() if last is not None]
-        sizes = {key: len(last.nodes) for key, count, runs, last in known_ones if runs and last.restart_count == count}
-        running = {key: len(job.slurm.nodes) for (key, _, runs), job in jobs.items() if runs}
+        running = {key: len(job.slurm.nodes) for (key, _, _), job in jobs.items() if job.running}
+        sizes = {key: len(last.nodes) for key, count, _, last in known_ones if last.restart_count == count}
         return (
-            {key: last for key, count, runs, last in known_ones if not runs and last.restart_count < count},
-            {key: size for key, size in sizes.items() if size > running[key]},
+            {key: last for key, count, _, last in known_ones if key not in running and last.restart_count < count},
+            {key: size for key, size in sizes.items() if key in running and size > running[key]},
         )
 
     def _moves(self, jobs: Collection[JobKey], asked: Mapping[int, MoveRequest]) -> dict[JobKey, MoveRequest]:

@@ -309,15 +309,17 @@ class FleetStore:
                 found.update(connection.execute(_PROGRESSED, {"jobs": ids[first : first + IDS_AT_ONCE]}).scalars())
         return found
 
-    def last_attempts(self, job_rows: Collection[int]) -> dict[int, LastAttempt]:
-        """Last attempt of each of these jobs (rows) that was seen to run. A launcher's launches belong to their
-        allocation.
+    def last_attempts(self, newest: Mapping[int, int]) -> dict[int, LastAttempt]:
+        """Last attempt of each of these jobs that was seen to run, if not after the newest one: job row → its restart
+        count. A launcher's launches belong to their allocation.
         """
         found: dict[int, LastAttempt] = {}
-        ids = list(job_rows)
+        ids = list(newest)
         with reading(self._engine) as connection:
             for first in range(0, len(ids), IDS_AT_ONCE):
                 for row in connection.execute(_LAST_ATTEMPTS, {"jobs": ids[first : first + IDS_AT_ONCE]}):
+                    if row.restart_count > newest[row.job]:
+                        continue
                     last = found.setdefault(row.job, LastAttempt(row.restart_count, tuple(row.nodes)))
                     if row.restart_count == last.restart_count and row.last_step is not None:
                         step, count_from = max(row.last_step, last.last_step or 0), max(row.count_from, last.count_from)
