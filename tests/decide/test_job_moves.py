@@ -82,7 +82,7 @@ def test_no_pause_and_no_approval_holds_back_what_a_person_asks_for(values: dict
             {"swaps": ((b.NOW - 9, JOB.key),) * 3},
             {"jobs": {"swaps_per_hour_max": 3}},
             Because.JOB_BUDGET,
-            "moved 3 times within the hour; the limit is 3",
+            "a move of job 7 began 3 times within the hour; the limit is 3",
         ),
         ({"breaker": "x"}, {}, Because.BREAKER, "breaker is open"),
     ],

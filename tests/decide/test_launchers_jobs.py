@@ -497,7 +497,7 @@ def test_the_fourth_hang_at_the_same_step_is_left_to_a_person(gang: Gang | None)
     hangs = ((JOB.key, Place()),) * 3
     decision = judged(scene(gang, hangs=hangs), hang("n2"))
     assert (decision.plan, decision.because, decision.action) == (None, Because.RESTART_BUDGET, Action.NOTHING)
-    assert "restarted 3 times because it hung" in decision.reason
+    assert "a restart of job 7 began 3 times because it hung" in decision.reason
     assert judged(scene(gang, hangs=hangs[:2]), hang("n2")).plan is not None
 
 

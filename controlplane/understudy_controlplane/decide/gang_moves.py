@@ -383,7 +383,7 @@ def _moves_an_hour(current: Round, job: Job) -> int:
 
 def _too_often(current: Round, job: Job) -> Move:
     words = (
-        f"job {job.key.job_id} was moved {times(_moved_lately(current, job))} within the hour; the limit is "
+        f"a move of job {job.key.job_id} began {times(_moved_lately(current, job))} within the hour; the limit is "
         f"{_moves_an_hour(current, job)}: a person has to find out why"
     )
     return Move(None, Because.JOB_BUDGET, words)

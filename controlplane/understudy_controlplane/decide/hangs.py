@@ -24,7 +24,7 @@ def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:
     number = table.number if table else None
     where = f"step {number}" if number is not None else "its first step"
     return (
-        f"job {job.key.job_id} was restarted {times(count)} because it hung, without progress beyond {where}: "
+        f"a restart of job {job.key.job_id} began {times(count)} because it hung, without progress beyond {where}: "
         "no node is at fault, or it is not known which; left to its user (scontrol requeue, or scancel)"
     )
 
