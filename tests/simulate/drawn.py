@@ -174,7 +174,7 @@ DRAWN: dict[str, Drawn] = {
     ),
     "gangs that stop together are all restarted": Drawn(
         "The storage stands still for a while: every gang is ended and loses its work, instead of going on.",
-        (Edit(_Standing.with_gang, "job = self._snapshot.jobs[key]", "return None"),),
+        (Edit(_Standing._are_enough, "job = self._snapshot.jobs[key]", "return False"),),
     ),
     "a dead node of an administrator is set down": Drawn(
         "An administrator has drained a node, and it dies under its gang: setting it down overwrites the "

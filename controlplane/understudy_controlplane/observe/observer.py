@@ -340,7 +340,7 @@ class Observer:
             for this in jobs.keys() - self._last_attempts.keys()
             if (known := self._sources.directory.get(this[0].job_id)) is not None
         }
-        # Of a job that pends, slurmctld has lost in a crash that it had started.
+        # slurmctld has lost in a crash that a job had started which pends with the count of an attempt that was seen.
         newest = {row: this[1] - 1 if jobs[this].slurm.pending else this[1] for this, row in rows.items()}
         found = self._sources.stores.fleet.last_attempts(newest) if rows else {}
         self._last_attempts = {
