@@ -99,8 +99,7 @@ class Scan:
             for own, beside in ((one, other), (other, one)):
                 doubt = parts_left_out(self._sizes[own], beside.name, self._sizes[beside])
                 left_out[_text(own)] = doubt or left_out.get(_text(own), "")
-        doubts = ((one, [one.doubt, left_out.get(one.path, "")]) for one in found)
-        return [replace(one, doubt="; ".join(filter(None, doubt))) for one, doubt in doubts]
+        return [replace(one, doubt=one.doubt or left_out.get(one.path, "")) for one in found]
 
     def _judged_alone(self) -> Iterator[Scanned]:
         """Those of each run from the newest on: a folder's turn is its place among those beside it, added to its

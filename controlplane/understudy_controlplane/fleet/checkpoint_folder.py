@@ -159,11 +159,7 @@ LAYOUTS = (
         r"/zero/.+/fp32\.pt$|^global_step\d+_universal/",
         (Need("mp_rank_00_model_states.pt", "it is copied last", r".*_model_states\.pt"),),
     ),
-    Layout(
-        "DeepSpeed",
-        r"_(?:model|optim)_states\.pt$",
-        (Need("mp_rank_00_model_states.pt", "", r".*mp_rank_\d+_model_states\.pt|(?:.*/)?layer_.*"),),
-    ),
+    Layout("DeepSpeed", r"_(?:model|optim)_states\.pt$"),
     Layout(
         "Lightning",
         r"^[^/]*\.ckpt/.*\.distcp$",
@@ -407,12 +403,14 @@ def _gone(names: Iterable[str], count: int) -> Iterator[Remark]:
 
 def _alongside(paths: list[str], layout: Layout) -> Iterator[Remark]:
     """A universal checkpoint has ZeRO's parts in another form."""
-    known = set(paths)
+    known, families = set(paths), {re.sub(r"\d+", "#", path) for path in paths}
     for pattern, others in ALONGSIDE if layout.kind != "DeepSpeed universal" else ():
         for path in paths:
             match = re.fullmatch(pattern, path)
-            if match is not None and not any(one.format(*match.groups()) in known for one in others):
-                yield Remark(others[0].format(*match.groups()), "missing")
+            wanted = [one.format(*match.groups()) for one in others] if match is not None else []
+            if wanted and known.isdisjoint(wanted):
+                alike = (one for one in wanted if re.sub(r"\d+", "#", one) in families)
+                yield Remark(next(alike, wanted[0]), "missing")
 
 
 def _of_distributed(folder: Folder) -> Iterator[Remark]:
