@@ -115,7 +115,7 @@ def configuration() -> str:
 SITE_SETS = {
     "cluster": "the cluster's name in slurm.conf",
     "mode": "what the control plane may do: `observe`, `approve` or `act`",
-    "server.host": "the address on which agents and people reach the control plane; `::`: all, of IPv4 and IPv6",
+    "server.host": "where agents and people reach the control plane; `0.0.0.0`: all of IPv4, `::`: of IPv6 as well",
     "server.tls_certificate": "encrypted connections, with `server.tls_key`; set it where `server.host` is not local",
     "server.database": "where records are kept: SQLite or PostgreSQL",
     "spares.count": "how many spare nodes the pool holds",

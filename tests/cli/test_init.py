@@ -9,26 +9,39 @@ from pathlib import Path
 import pytest
 
 from understudy_agent.config import parse_config as parse_agent_config
-from understudy_controlplane.cli.init import Site, create, service_user
+from understudy_controlplane.cli.init import Site, create, listens_at, service_user
 from understudy_controlplane.config import parse_config
 from understudy_controlplane.own_certificate import make_certificate
 
 
 def test_what_it_writes_is_valid_and_begins_in_mode_observe(tmp_path: Path) -> None:
-    site = Site('a "cluster"', "head1", 7118, True, tmp_path)
+    site = Site('a "cluster"', "head1", "0.0.0.0", 7118, True, tmp_path)  # noqa: S104 - read
     config = parse_config(site.control_plane("slurm"), "controlplane.toml")
     assert (config.cluster, config.mode.value, config.server.port) == ('a "cluster"', "observe", 7118)
     assert config.server.tls_key == tmp_path / "tls.key"
     assert config.validation.user == "slurm"  # who is not root submits no jobs of root
-    assert config.server.host == "::"  # every address, of IPv4 and IPv6
+    assert config.server.host == "0.0.0.0"  # noqa: S104 - compared
     agent = parse_agent_config(site.agent(), "agent.toml", {})
     assert (agent.cluster, agent.control_plane_urls) == ('a "cluster"', ("https://head1:7118",))
     assert agent.ca_file == Path("/etc/understudy/ca.pem")
 
 
 def test_a_control_plane_may_have_an_ipv6_address(tmp_path: Path) -> None:
-    agent = parse_agent_config(Site("c", "fd00::1", 7117, False, tmp_path).agent(), "agent.toml", {})
+    agent = parse_agent_config(Site("c", "fd00::1", "::", 7117, False, tmp_path).agent(), "agent.toml", {})
     assert agent.control_plane_urls == ("http://[fd00::1]:7117",)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "address", "host"),
+    [
+        ("(null)", "head1", "0.0.0.0"),  # noqa: S104 - compared
+        ("EnableIPv6,DisableIPv4", "head1", "::"),
+        ("block_null_hash,EnableIPv6", "head1", "::"),
+        ("(null)", "fd00::1", "::"),
+    ],
+)
+def test_it_listens_by_ipv6_where_slurm_does(parameters: str, address: str, host: str) -> None:
+    assert listens_at({"CommunicationParameters": parameters}, address) == host
 
 
 def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import click
 from understudy_controlplane.cli.options import DEFAULT_CONFIG
 from understudy_controlplane.cli.output import Exit, fail
 from understudy_controlplane.config import Config, ConfigError, load_config, parse_config
-from understudy_wire.addresses import with_port
+from understudy_wire.addresses import EVERY, with_port
 
 SERVICE = "understudy-controlplane.service"
 SERVICE_USER = "understudy"
@@ -41,9 +41,9 @@ def init(cluster: str, address: str, port: int, tls: bool, user: str, directory:
     if os.geteuid() != 0:
         fail("this needs root: it writes below /etc and for the user of the service; run it with sudo", Exit.USAGE)
     address = address.removeprefix("[").removesuffix("]") or socket.getfqdn()  # an IPv6 address as in a URL
-    site = Site(cluster, address, port, tls, directory)
     try:
         settings = _slurm_settings(cluster)
+        site = Site(cluster, address, listens_at(settings, address), port, tls, directory)
         account = _account(user or service_user(settings))
         site.write(account)
         config = _config_of(cluster, directory / DEFAULT_CONFIG.name)
@@ -62,6 +62,7 @@ def init(cluster: str, address: str, port: int, tls: bool, user: str, directory:
 class Site:
     cluster: str
     address: str
+    host: str
     port: int
     tls: bool
     directory: Path
@@ -110,7 +111,7 @@ class Site:
         return (
             f"# docs/configuration.md lists all settings.\ncluster = {_toml(self.cluster)}\n"
             'mode = "observe"    # decides and records, changes nothing; "act" carries it out\n\n'
-            f'[server]\nhost = "::"\nport = {self.port}\n{files}\n'
+            f'[server]\nhost = "{self.host}"\nport = {self.port}\n{files}\n'
             "[spares]\ncount = 0    # nodes that are kept free for gangs that lose one\n\n"
             f"[validation]\nuser = {_toml(user)}    # of jobs on repaired nodes, which need this user as well\n"
         )
@@ -162,6 +163,12 @@ def create(path: Path, text: str, mode: int, group: int = 0) -> None:
         os.fchown(descriptor, 0, group)
         os.fchmod(descriptor, mode)
     click.echo(f"written: {path}")
+
+
+def listens_at(settings: Mapping[str, str] | None, address: str) -> str:
+    """IPv6 as well only where Slurm uses it: an agent is refused that comes from an address other than its NodeAddr."""
+    uses_ipv6 = settings is not None and "enableipv6" in settings.get("CommunicationParameters", "").lower()
+    return EVERY if uses_ipv6 or ":" in address else "0.0.0.0"  # noqa: S104 - nodes have to reach it
 
 
 def _slurm_settings(cluster: str) -> Mapping[str, str] | None:
