@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, Recov
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.loop import IDLE_TICK_SECONDS
 from understudy_controlplane.slurm.protocol import SlurmError
-from understudy_wire.hardware import Gpu
+from understudy_wire.hardware import Gpu, StuckProcess
 from understudy_wire.messages import Report
 from understudy_wire.ranks import RankWindow
 
@@ -119,6 +119,8 @@ class Rehearsal:
         self.boots: Counter[str] = Counter()
         self.gpus: dict[str, list[Gpu]] = {}
         """What NVML shows of a node's GPUs, where that is anything special."""
+        self.processes: dict[str, list[StuckProcess]] = {}
+        """Processes that keep a node's GPUs."""
         self.never_back: set[str] = set()
         """Nodes that do not come back from a reboot."""
         self._rebooting: dict[str, float] = {}
@@ -268,8 +270,9 @@ class Rehearsal:
                 self.control_plane.telemetry.receive(self._report_of(name), self.clock.now())
 
     def _report_of(self, name: str, ranks: Sequence[RankWindow] = ()) -> Report:
-        gpus: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
-        return b.report(name, ranks=ranks, boot_id=self._boot_id(name), sent_at=self.fake.now, **gpus)
+        shown: dict[str, Any] = {"gpus": self.gpus[name]} if name in self.gpus else {}
+        shown["processes"] = self.processes.get(name, [])
+        return b.report(name, ranks=ranks, boot_id=self._boot_id(name), sent_at=self.fake.now, **shown)
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:

@@ -45,7 +45,7 @@ from understudy_controlplane.recover.steps import repair
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.recoveries import RecoveryStore
-from understudy_wire.hardware import GpuStatus
+from understudy_wire.hardware import GpuStatus, Stuck, StuckProcess
 from understudy_wire.stages import StageName, StageResult, StageStatus, line_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
@@ -961,6 +961,34 @@ def free_spares(rehearsal: Rehearsal) -> list[str]:
     snapshot = rehearsal.control_plane.loop.pulse.snapshot
     assert snapshot is not None
     return spares.free_spares(snapshot, rehearsal.config)
+
+
+def test_a_node_with_a_process_that_sigkill_does_not_end_is_no_spare_until_it_has_ended(tmp_path: Path) -> None:
+    rehearsal = start(tmp_path)
+    rehearsal.run(5)
+    assert "n8" in free_spares(rehearsal)
+    rehearsal.processes["n8"] = [StuckProcess(4711, 1000, "python", Stuck.KILLED, 61.0, gpus=["0000:01:00.0"])]
+    wait_for(rehearsal, "n8", NodeState.SUSPECT)
+    rehearsal.run(1)  # spares are judged by the next round
+    assert "n8" not in free_spares(rehearsal)
+    del rehearsal.processes["n8"]
+    wait_for(rehearsal, "n8", NodeState.IN_SERVICE, 7200)
+    rehearsal.run(1)
+    assert "n8" in free_spares(rehearsal)
+
+
+def test_nodes_with_their_gpus_in_mig_mode_lack_none(tmp_path: Path) -> None:
+    """Slurm counts 28 instances of four GPUs: that was a reboot again and again."""
+    rehearsal = start(tmp_path, **TESTED)
+    rehearsal.fake.gres = "gpu:28"
+    for name in ("n6", "n8"):
+        rehearsal.gpus[name] = [b.gpu(index, mig_mode=True) for index in range(4)]
+    rehearsal.run(1800)
+    assert [rehearsal.state_of(name) for name in ("n6", "n8")] == [NodeState.IN_SERVICE] * 2
+    assert {"n6", "n8"} <= {*free_spares(rehearsal)}
+    assert attempts(rehearsal) == []
+    rehearsal.gpus["n8"] = [b.gpu(index, mig_mode=False) for index in range(4)]
+    wait_for(rehearsal, "n8", NodeState.SUSPECT)
 
 
 def test_a_suspect_whose_test_never_starts_stays_in_service_and_is_tested_later(tmp_path: Path) -> None:
