@@ -524,6 +524,7 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("incident", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("rule", sa.String(length=64), nullable=False),
+        sa.Column("repair", sa.String(length=32), server_default="", nullable=False),
         sa.Column("signal", sa.String(length=32), server_default="", nullable=False),
         sa.Column("summary", sa.Text(), nullable=False),
         sa.Column("evidence", sa.JSON(), nullable=False),
@@ -531,7 +532,7 @@ def upgrade() -> None:
         sa.Column("at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(["incident"], ["incident.id"], name=op.f("fk_incident_finding_incident_incident")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_incident_finding")),
-        sa.UniqueConstraint("incident", "rule", name=op.f("uq_incident_finding_incident_rule")),
+        sa.UniqueConstraint("incident", "rule", "repair", name=op.f("uq_incident_finding_incident_rule_repair")),
     )
     op.create_table(
         "launch_end",

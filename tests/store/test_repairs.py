@@ -296,6 +296,17 @@ class TestIncidents:
         known = incidents.open_incidents()[Subject.of_node("n1")]
         assert (known.detail, known.asked) == (HardwareDetail(repair=Repair.RESET_GPU), (Repair.MANUAL_REPAIR,))
 
+    def test_an_error_that_comes_back_and_asks_for_more_is_known(self, engine: Engine) -> None:
+        incidents = IncidentStore(engine)
+        write_round(engine, [fault("n1", HardwareDetail(repair=Repair.RESET_GPU))], b.NOW)
+        (incident,) = incidents.open_incidents().values()
+        for repair in (Repair.RESET_GPU, Repair.RESET_GPU, Repair.REBOOT):
+            again = Finding(
+                Signal.HARDWARE_FAULT, incident.rule, "n1", b.NOW, "again", detail=HardwareDetail(repair=repair)
+            )
+            incidents.add_evidence([(incident.id, again)])
+        assert incidents.open_incidents()[Subject.of_node("n1")].asked == (Repair.RESET_GPU, Repair.REBOOT)
+
     def test_a_ticket_shows_none_that_is_over(self, tickets: TicketStore, engine: Engine) -> None:
         incidents = IncidentStore(engine)
         write_round(engine, [fault("n1")], b.NOW)

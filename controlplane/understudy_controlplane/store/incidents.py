@@ -30,7 +30,7 @@ _ACCUSATIONS = (
 class IncidentStore(Store):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._written: Collection[tuple[int, str]] = ()
+        self._written: Collection[tuple[int, str, str]] = ()
 
     def open_incidents(self) -> dict[Subject, OpenIncident]:
         """The oldest of each subject."""
@@ -55,11 +55,12 @@ class IncidentStore(Store):
             self._write(query.values(closed_at=bindparam("closed_at"), outcome=bindparam("outcome")), rows)
 
     def add_evidence(self, found: Sequence[tuple[int, Finding]]) -> None:
-        """More findings on subjects with an open incident, each rule once: not again what the last call was given."""
+        """More findings on subjects with an open incident. A rule has a row for each repair that it has asked for."""
         rows = [
             {
                 "incident": incident,
                 "rule": finding.rule,
+                "repair": _repair(finding),
                 "summary": finding.summary,
                 "signal": finding.signal.value,
                 "evidence": finding.evidence.shown(),
@@ -67,12 +68,17 @@ class IncidentStore(Store):
                 "at": finding.at,
             }
             for incident, finding in found
-            if (incident, finding.rule) not in self._written
+            if (incident, finding.rule, _repair(finding)) not in self._written
         ]
         if rows:
             with self._engine.begin() as connection:
                 insert_new(connection, tables.incident_finding, rows)
-        self._written = {(incident, finding.rule) for incident, finding in found}
+        self._written = {(incident, finding.rule, _repair(finding)) for incident, finding in found}
+
+
+def _repair(finding: Finding) -> str:
+    detail = finding.detail
+    return detail.repair.value if isinstance(detail, HardwareDetail) and detail.repair is not None else ""
 
 
 def _detail(stored: Any) -> Detail | None:

@@ -437,12 +437,13 @@ incident_finding = Table(
     Column("id", Number, primary_key=True),
     Column("incident", ForeignKey("incident.id"), nullable=False),
     Column("rule", String(64), nullable=False),
+    Column("repair", String(32), nullable=False, server_default=""),  # that it asks for
     Column("signal", String(32), nullable=False, server_default=""),
     Column("summary", Text, nullable=False),
     Column("evidence", JSON, nullable=False),  # for people
     Column("detail", JSON),  # `fleet.finding.Detail`
     Column("at", Double, nullable=False),
-    UniqueConstraint("incident", "rule"),
+    UniqueConstraint("incident", "rule", "repair"),
 )
 
 recovery = Table(
