@@ -52,6 +52,9 @@ RIGHT = {
     "md_second_disk.log": ["kernel.disk_array suspect manual_repair", "kernel.disk_error suspect manual_repair"],
     "nfs_of_a_rank.log": ["kernel.file_server_silent suspect none"],
     "loop_device_full.log": [],
+    "reset_required_without_xid.log": ["kernel.gpu_reset_required drain reset_gpu"],
+    "lost_at_start.log": ["gpu.lost hardware reboot"],
+    "ice_watchdog.log": ["kernel.adapter_sends_nothing suspect none"],
 }
 """File → rule, class and repair of each line that means something."""
 
