@@ -115,7 +115,7 @@ class Port(msgspec.Struct, frozen=True, omit_defaults=True):
     rate_gbps: Measure | None = None
     rate_gbps_max: Measure | None = None  # the highest seen in this boot
     was_active: bool = False  # in this boot: the loss of a port that was never used does not matter
-    down_seconds: Measure | None = None  # since it was last seen active; None: it is
+    down_seconds: Measure | None = None  # since it was last seen active, or first seen; None: it is active
     link_downed: Reading | None = None
     link_downed_recent: Reading | None = None
     symbol_errors: Reading | None = None

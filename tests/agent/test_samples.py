@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.testbed.fake_fabric import FakeFabric
+from tests.testbed.fake_fabric import UP, FakeFabric
 from understudy_agent.config import HostConfig
 from understudy_agent.sample import optics
 from understudy_agent.sample.ethtool import PauseStorms, statistics
@@ -212,7 +212,7 @@ class TestPorts:
         assert history.ports[0].down_seconds == 300.0
         history = PortHistory(reopened(hardware, "boot-2"), "boot-2")
         history.add(read_ports(fabric.sys), 5.0, 9000.0)
-        assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, None)
+        assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, 0.0)
 
     def test_an_adapter_that_is_gone_is_a_port_that_is_down(
         self, fabric: FakeFabric, hardware: HardwareHistory
@@ -230,8 +230,12 @@ class TestPorts:
     def test_a_port_that_was_never_up_is_reported_as_such(self, fabric: FakeFabric, hardware: HardwareHistory) -> None:
         fabric.take_down(0)
         history = PortHistory(hardware, "boot-1")
-        history.add(read_ports(fabric.sys), 0.0, 0.0)
-        assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, None)
+        for at in (0.0, 30.0):
+            history.add(read_ports(fabric.sys), at, at)
+            assert (history.ports[0].was_active, history.ports[0].down_seconds) == (False, at)
+        fabric.change(0, UP)
+        assert history.add(read_ports(fabric.sys), 60.0, 60.0) == [], "it comes up after the boot: no outage"
+        assert (history.ports[0].was_active, history.ports[0].down_seconds) == (True, None)
 
     def test_a_slower_link_is_reported_with_its_highest_rate(
         self, fabric: FakeFabric, hardware: HardwareHistory

@@ -429,8 +429,9 @@ class TestPorts:
         assert second_signals(node, None) == []
 
     def test_a_port_that_is_up_on_nearly_all_nodes_of_a_kind_is_missed_on_one(self) -> None:
-        def node(number: int, gres: str, is_up: bool) -> NodeView:
-            state = {} if is_up else {"state": "DOWN", "physical_state": "Polling", "was_active": False}
+        def node(number: int, gres: str, is_up: bool, seconds: float = 240.0) -> NodeView:
+            dead = {"state": "DOWN", "physical_state": "Polling", "was_active": False, "down_seconds": seconds}
+            state: dict[str, Any] = {} if is_up else dead
             slurm = replace(b.slurm_node(f"n{number}"), gres=gres)
             return b.node(f"n{number}", slurm=slurm, ports=(port(), port(2, **state)))
 
@@ -443,6 +444,7 @@ class TestPorts:
         )
         assert "port mlx5_0/2 is DOWN (Polling)" in finding.summary
         assert "on 8 of 9 nodes with the same GPUs it is" in finding.summary
+        assert found(b.snapshot(*eight, node(9, "gpu:h100:8", False, 239.0))) == [], "it has just booted"
         assert found(b.snapshot(*eight, node(9, "gpu:a100:8", False))) == [], "another kind of node"
         assert found(b.snapshot(*eight[:7], node(9, "gpu:h100:8", False))) == [], "too few"
         assert found(b.snapshot(*eight, *(node(i, "gpu:h100:8", False) for i in (9, 10)))) == [], "no cable, maybe"

@@ -191,6 +191,7 @@ class PortHistory:
         agent, as CLOCK_MONOTONIC does; `now` is the time of day; `hca` is the site's NCCL_IB_HCA.
         """
         seen = self._hardware.seen
+        used = {label for label, known in seen.ports.items() if known.was_active}
         for port in ports:
             seen.ports[port.label] = _identity(port, seen.ports.get(port.label))
         present = {port.label for port in ports}
@@ -203,12 +204,12 @@ class PortHistory:
             if port.state == ACTIVE:
                 down_at = seen.port_down_at.pop(label, None)
                 downed_between = self._downed_between(port)
-                if down_at is not None and monotonic - down_at >= OUTAGE_SECONDS_MIN:
+                if down_at is not None and label in used and monotonic - down_at >= OUTAGE_SECONDS_MIN:
                     ended.append(self._outage(port, monotonic - down_at, now))
                 elif downed_between and monotonic - self._short_outage_at.get(label, -inf) >= SHORT_OUTAGES_SECONDS:
                     self._short_outage_at[label] = monotonic
                     ended.append(self._outage(port, 0.0, now))
-            elif known.was_active:
+            else:
                 seen.port_down_at.setdefault(label, monotonic)
             down_at = seen.port_down_at.get(label)
             self.ports.append(

@@ -295,7 +295,8 @@ def never_up(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     for node, port in dead:
         kind = (node.slurm.gres if node.slurm is not None else "", port.label)
         up, count = twins[kind] - dead_of[kind], twins[kind]
-        if up >= TWINS_MIN and up >= TWINS_UP_SHARE * (count - 1):
+        is_late = (port.down_seconds or 0.0) >= policy.port_down_seconds  # after a boot it may take a minute
+        if is_late and up >= TWINS_MIN and up >= TWINS_UP_SHARE * (count - 1):
             yield Finding(
                 Signal.HEALTH_SUSPECTED,
                 "infiniband.port_never_up",
