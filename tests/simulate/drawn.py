@@ -325,7 +325,8 @@ FOUND_BY = {
     "ports that move together are each their node's": 37,
     "any node will do for a job": 4,
 }
-"""Seeds that find them, on 28 November 2026. Not found: "a promised spare counts as free". Of what the review found, no
+"""Seeds that find them, on 28 November 2026. Not found: "a promised spare counts as free", which needs
+slurmctld to refuse two moves: a scenario of tests/data/simulator/mutants has that. Of what the review found, no
 seed shows a gang that is moved off a node which answers again (`tests/recover/test_working_jobs.py`), one that loses
 all its nodes at once (a person is notified: `tests/recover/test_lost_gang.py`), and a launcher that lies about other
 jobs' nodes (`tests/ingest/test_launchers.py`).

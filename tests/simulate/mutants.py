@@ -1,4 +1,4 @@
-"""Ten guards and steps of the control plane, broken on purpose. The simulator must find each of them."""
+"""Guards and steps of the control plane, broken on purpose. The simulator must find each of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 from sqlalchemy import true
 
+from tests.simulate.drawn import DRAWN
+from tests.simulate.edits import edited
 from understudy_controlplane.decide import guards, requests_in_force, restore_point
 from understudy_controlplane.fleet.operator import Pause
 from understudy_controlplane.fleet.recovery import StepName
@@ -73,6 +75,10 @@ MUTANTS: dict[str, tuple[str, Mutant]] = {
     "silence is death": (
         "no-decision-without-evidence",
         lambda: patch.object(SILENCE, "_why_not_dead", lambda *_: ""),
+    ),
+    "a promised spare counts as free": (
+        "a-seat-is-for-one-gang",
+        lambda: edited(*DRAWN["a promised spare counts as free"].edits),  # seeds meet its moment too rarely
     ),
     "no step is ever too late": (
         "every-recovery-ends",
