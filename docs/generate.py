@@ -58,7 +58,8 @@ GUARDS = {
     Because.FLEET_BUDGET: "the limit of nodes quarantined at once is reached",
     Because.HOURLY_BUDGET: "the limit of quarantines within an hour is reached",
     Because.RULE_BUDGET: "this rule has taken out as many nodes within a day, or a week, as one rule may: a person is "
-    "paged, and `understudy breaker reset REASON` lets it continue",
+    "paged, and `understudy breaker reset REASON` lets it continue. No gang is moved for it; one that is ended for "
+    "something else leaves the node, where there is a spare",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
     Because.RESTART_BUDGET: "the limit of restarts of a hung gang without progress is reached",
     Because.RELEASE_BUDGET: "Understudy's Prolog refused nodes to this job too often within the hour",

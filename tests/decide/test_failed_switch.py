@@ -20,7 +20,7 @@ from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT, PORT_DOWN, OpenIncident
-from understudy_controlplane.fleet.job import Job
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -222,6 +222,21 @@ def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
         assert signals(seen) == [Signal.GANG_HUNG_TOGETHER] * 3
         later = replace(seen, incidents=opened(500))
         assert signals(later) == [Signal.GANG_HUNG_TOGETHER] * 3, "they had stopped before it failed"
+
+
+def test_a_gang_elsewhere_that_stopped_with_those_behind_it_is_not_restarted() -> None:
+    """It may have stopped with the switch, or all with the fabric before that."""
+    behind = three_gangs(down=LEAF, incidents=opened(980))
+    away = b.job(job_id=6, nodes=["n9", "n10"])
+    table = replace(b.step_table([[0.1] * 20] * 3, ["n9", "n10", "n10"]), job=away.key, **WAITS)
+
+    def hung(stood_for: float) -> set[JobKey | None]:
+        tables = {**behind.progress.tables, away.key: replace(table, advanced_at=b.NOW - stood_for)}
+        seen = replace(behind, jobs={**behind.jobs, away.key: away}, progress=replace(behind.progress, tables=tables))
+        return {one.job for one in detect(seen, CONFIG) if one.signal in HANGS}
+
+    assert hung(990) == behind.jobs.keys()
+    assert hung(850) == {*behind.jobs, away.key}, "it stopped long after"
 
 
 @pytest.mark.parametrize(("down_seconds", "explained"), [(985.0, True), (100.0, False)])

@@ -122,7 +122,7 @@ class TestManyGangsThatStopTogether:
         }
         tables = {**used_to, jobs[0].key: snapshot.progress.tables[jobs[0].key]}
         decisions = decided(b.changed(snapshot, tables=tables))
-        assert [one.row for one in decisions] == [102 if moves else 104]
+        assert [one.row for one in decisions] == [102 if moves else 106]
 
     @pytest.mark.parametrize(
         ("pause_seconds", "limits", "limit_seconds"),

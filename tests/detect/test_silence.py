@@ -95,6 +95,13 @@ def test_a_spare_is_dead_when_slurm_agrees(seconds: float, agrees: bool, signal:
     assert found(b.snapshot(node, spares=("n7",))).signal is signal
 
 
+def test_a_gang_that_went_on_without_it_being_heard_confirms_nothing_when_it_stops() -> None:
+    """The control plane's own route to the node was away by then, and the gang hangs for something else."""
+    tables = {KEY: steps(stood_for=40.0)}
+    assert found(b.snapshot(silent("n3", 110.0), jobs=[b.job()], tables=tables)).signal is Signal.SILENT
+    assert found(b.snapshot(silent("n3", 41.0), jobs=[b.job()], tables=tables)).signal is Signal.NODE_DEAD
+
+
 def test_its_gang_confirms_it_by_standing_still() -> None:
     finding = found(b.snapshot(silent("n3", 8.0), jobs=[b.job()], tables={KEY: steps(7.5)}))
     assert finding.signal is Signal.NODE_DEAD

@@ -427,11 +427,18 @@ class Invariants:
             machine.accused_at = now
         elif was_cut and not self._makes_progress(machine):
             machine.accused_at = machine.inferred_at = now
+        elif now - machine.unreachable_until < LATE_SECONDS and self._is_open(machine.name):
+            machine.accused_at = machine.inferred_at = now  # Slurm would start a job there, if it were dead
         if not self.ledger.is_accused(machine):
             words = "nothing has happened to the node, or not since it was returned"
             raise Violation("no-decision-without-evidence", f"{effect}, and {words}")
         if max(machine.accused_at, machine.slowed_at) < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
+
+    def _is_open(self, node: str) -> bool:
+        """It is idle, and no reservation keeps jobs off it."""
+        reserved = {name for one in self._world.slurm.reservations() for name in one.nodes}
+        return node not in reserved and not _jobs_on(self._world, node)
 
     def _is_asked_for(self, node: str) -> bool:
         """An operator wants it out of service, and has no answer yet: that stands, also after a person resumed it."""

@@ -55,8 +55,8 @@ recovery = click.Group(
             "cancel",
             """Cancel a recovery: what it began is undone, or named in its outcome.
 
-            A quarantined node stays drained, and the move is not repeated for this attempt. A recovery that waits for
-            approval is rejected.
+            A quarantined node stays drained, and the move is not repeated for this attempt, unless another rule finds
+            something there later. A recovery that waits for approval is rejected.
             """,
             "/v1/recoveries/{}/cancel",
             NUMBER,

@@ -25,9 +25,10 @@ class Silence(Section):
     dead_unconfirmed_seconds: float | None = Field(
         None,
         gt=0,
-        description="Time of silence after which a node with a job is dead though neither its gang nor its launcher on "
-        "another node confirms it. Not set: 120 s, and Slurm has to show that the node does not respond. Set: this "
-        "time, whatever Slurm shows. Where Slurm itself would end the job sooner, it is 10 s less than SlurmdTimeout.",
+        description="Time of silence after which a spare is dead, or a node with a job though neither its gang nor its "
+        "launcher on another node confirms it. Not set: 120 s, and Slurm has to show that the node does not respond. "
+        "Set: this time, whatever Slurm shows. Where Slurm itself would end the job sooner, it is 10 s less than "
+        "SlurmdTimeout.",
     )
     stopped_seconds: ClassVar[float] = 600.0
     """The same for a node whose agent announced its stop, as for an upgrade, and whose gang does not stand still."""

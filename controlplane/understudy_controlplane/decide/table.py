@@ -152,8 +152,8 @@ TABLE: tuple[Row, ...] = (
         "launchers of several users blame it: only a suspect, because launchers are users' processes",
         suspects=SuspicionCause.BLACK_HOLE),
     Row(104, (), (Signal.GANG_STILL,), None, Action.NOTHING,
-        "it may not hang, or not alone: an evaluation or a checkpoint looks the same, so nothing is done until it "
-        "takes longer than anything that the job did before, and other gangs have shown that they make steps"),
+        "its ranks are not known to wait for each other: an evaluation or a checkpoint looks the same, so "
+        "nothing is done until it takes longer than anything that the job did before"),
     Row(105, (SUSPECT,), (Signal.BLACK_HOLE,), None, Action.NOTHING,
         "one more reason to suspect it", when=Condition.FIRST_SUSPICION, suspects=SuspicionCause.BLACK_HOLE),
     Row(106, (), (Signal.GANG_HUNG_TOGETHER,), None, Action.NOTHING,

@@ -67,7 +67,9 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
         if table.job in explained:
             yield from found
         elif together is None:
-            yield from [_undecided(found[0], nodes)] if standing.may_be_with_gang(table.job, stopped_at) else found
+            hangs = found[0].signal is not Signal.GANG_STILL
+            undecided = hangs and standing.may_be_with_gang(table.job, stopped_at)
+            yield from [_undecided(found[0], nodes)] if undecided else found
         else:
             one = _with_others(found[0], nodes, together)
             yield one
@@ -99,9 +101,9 @@ class _Standing:
         self._pausing = {
             table.job: _still_since(table, snapshot)
             for table, _ in tables
-            if self._counts(table, explained) and table.job not in since
+            if snapshot.jobs[table.job].managed and table.job not in since
         }
-        """Since when, of those that make progress or have paused no longer than before."""
+        """Since when, of those that make progress, have paused no longer than before, or stopped with a switch."""
         managed = {table.job for table, _ in tables if self._counts(table, explained)} | self._before.keys()
         self._users = {snapshot.jobs[key].slurm.user for key in managed}
         self._running = len(managed)
@@ -134,8 +136,8 @@ class _Standing:
         return HangDetail(together=users.total(), mass=mass, user=next(iter(users)) if len(users) == 1 else "")
 
     def may_be_with_gang(self, key: JobKey, since: float) -> bool:
-        """True if enough others have made no step since this one stopped, though some pause no longer than before: they
-        make one soon, or count as standing.
+        """True if enough others have made no step since this one stopped, though some pause no longer than before, and
+        make one soon or count as standing; or it may have stopped with the switch that they are behind.
         """
         late = min(TOGETHER_SECONDS, STANDING_SHARE * self._policy.seconds_min)
         pausing = [one for one, at in self._pausing.items() if since - TOGETHER_SECONDS <= at <= since + late]
@@ -295,9 +297,10 @@ def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang, until: f
 
 
 def _undecided(finding: Finding, nodes: Sequence[str]) -> Finding:
-    """A gang of which only the next steps of others, or their absence, show whether it is alone."""
-    summary = f"{finding.summary}; other gangs have made no step since then either, and still may"
-    return replace(finding, signal=Signal.GANG_STILL, rule="hang.still", node="", nodes=tuple(nodes), summary=summary)
+    """A gang that hangs, and of which only the next steps of others, or their absence, show whether it is alone."""
+    summary = f"{finding.summary}; other gangs have made no step since either: it is not known yet if it is alone"
+    signal, rule = Signal.GANG_HUNG_TOGETHER, "hang.together"
+    return replace(finding, signal=signal, rule=rule, node="", nodes=tuple(nodes), summary=summary)
 
 
 def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> Finding:

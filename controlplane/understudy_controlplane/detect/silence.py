@@ -237,15 +237,16 @@ def _has_time(node: NodeView, snapshot: Snapshot) -> bool:
 def _confirmed(snapshot: Snapshot, quiet: Mapping[str, float]) -> dict[str, str]:
     """Silent node → what confirms its death besides agent and slurmd: its gang or launcher, seen from other nodes.
 
-    A gang that stood still while the node was still heard (`quiet`: when last) stands for another reason. So does one
-    that stopped together with most gangs of which no node is silent: with the fabric, or the storage.
+    A gang that stood still while the node was still heard (`quiet`: when last), or that went on without it being heard,
+    stands for another reason. So does one that stopped together with most gangs of which no node is silent: with the
+    fabric, or the storage.
     """
     stand: list[tuple[StepTable, list[str]]] = []
     for table in snapshot.progress.tables.values():
         there = quiet.keys() & table.nodes if quiet and table.advanced_at else set()
         if there and any(name and name not in quiet for name in table.nodes):
             pause = _longest_pause(table, snapshot)
-            moved_till_then = [name for name in there if quiet[name] - table.advanced_at <= pause]
+            moved_till_then = [name for name in there if abs(quiet[name] - table.advanced_at) <= pause]
             if moved_till_then and snapshot.now - table.advanced_at > pause:
                 stand.append((table, moved_till_then))
     heard_of = [

@@ -33,7 +33,7 @@ class Signal(StrEnum):
     APPLICATION_FAULT = "application_fault"  # caused by the program
     LEMON = "lemon"  # its faults return repeatedly
     GANG_SLOW = "gang_slow"  # all its ranks, against its own best steps
-    GANG_STILL = "gang_still"  # no step ends; nothing shows that its ranks wait for each other, and it is alone
+    GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
     GANG_HUNG = "gang_hung"  # no step ends; ranks of `node` have not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
