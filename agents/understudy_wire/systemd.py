@@ -18,12 +18,17 @@ class ServiceManager:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.is_ready = False
 
     def starting(self, status: str, seconds: float) -> None:
         """The start is not over yet, and may take this much longer from now on."""
+        if self.is_ready:  # it stood by: systemd waits for signs of life
+            self.alive(status)
+            return
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}", f"STATUS={status}")
 
     def ready(self, status: str) -> None:
+        self.is_ready = True
         self._send("READY=1", f"STATUS={status}")
 
     def alive(self, status: str) -> None:

@@ -93,6 +93,7 @@ from understudy_controlplane.slurm.protocol import Slurm
 from understudy_controlplane.slurm_recorder import SlurmRecorder
 from understudy_controlplane.store.audit import AuditStore
 from understudy_controlplane.store.database import open_database, open_reader
+from understudy_controlplane.store.database_lock import Alone, Lead
 from understudy_controlplane.store.events import EventStore
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.report import ReportStore
@@ -135,8 +136,9 @@ class Outside:
     make_stores: Callable[[Engine], Stores] = Stores.of
     sleep: Callable[[float], None] = time.sleep
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
-    alone: Callable[[], None] = lambda: None
-    """Raises DatabaseTaken where another control plane works on the database."""
+    lead: Lead = field(default_factory=Alone)
+    term: int | None = None
+    """That in which this control plane leads on PostgreSQL."""
     config_file: ConfigFile | None = None
     """Read again when that is requested."""
     stopping: Callable[[], None] = lambda: None
@@ -254,7 +256,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
 
 def compose(config: Config, outside: Outside) -> ControlPlane:
     """Raises SQLAlchemyError. Nothing runs yet."""
-    engine = open_database(config.server.database)
+    engine = open_database(config.server.database, outside.term)
     core = assemble(config, outside, engine)
     current, loop, stores, clock = core.current, core.loop, core.stores, outside.clock
     reads = _reads(config, core, clock)
@@ -455,7 +457,7 @@ def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, 
         _saves(telemetry, stores, current, outside),
         current,
         outside.clock,
-        outside.alone,
+        outside.lead,
     )
 
 

@@ -47,7 +47,7 @@ from understudy_controlplane.recover.compute_tests import ComputeTests
 from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.slurm_recorder import SlurmRecorder
-from understudy_controlplane.store.database_lock import DatabaseTaken
+from understudy_controlplane.store.database_lock import DatabaseTaken, Lead
 from understudy_controlplane.store.stores import Stores
 from understudy_wire.stages import StageResult
 
@@ -87,11 +87,11 @@ class Loop:
         saves: Saves,
         current: CurrentConfig,
         clock: Clock,
-        alone: Callable[[], None] = lambda: None,
+        lead: Lead,
     ) -> None:
-        """`alone` raises DatabaseTaken where another control plane works on the database."""
-        self._alone = alone
+        self._lead = lead
         self.taken: DatabaseTaken | None = None  # why `run` has ended
+        self.ended = threading.Event()
         self.observer = observer
         self.detectors = DETECTORS
         self._slurm_recorder = slurm_recorder
@@ -130,12 +130,12 @@ class Loop:
 
     def run(self) -> None:
         """Ticks until `stop`. A tick that fails is logged and shown by `/healthz`; the next one may work. Where another
-        control plane has taken the database, it ends the process.
+        control plane has the lead, it ends the process.
         """
         recovering = False
         while not self._stop.is_set():
             try:
-                self._alone()
+                self._lead.check()
                 recovering = self.tick(recovering)
             except DatabaseTaken as taken:
                 self.taken = taken
@@ -147,8 +147,9 @@ class Loop:
             self.pulse.turns += 1
             self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
             self._wake.clear()
+        self.ended.set()
         if self.taken is not None:
-            log.error("database_taken", error=str(self.taken), remedy="stop one of the two control planes")
+            log.error("lead_lost", error=str(self.taken))
             os.kill(os.getpid(), signal.SIGTERM)
 
     def wake(self) -> None:
@@ -163,6 +164,10 @@ class Loop:
     def stop(self) -> None:
         self._stop.set()
         self._wake.set()
+
+    def is_idle(self) -> bool:
+        """True if no call to Slurm that changes something is under way."""
+        return self._runner.is_idle()
 
     def tick(self, recovering: bool = False) -> bool:
         """Returns whether a recovery has to be looked at again soon."""
@@ -185,7 +190,7 @@ class Loop:
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
         # A recovery begun before stays where it is in mode observe, and is shown as running.
-        acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error
+        acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error and not self._lead.objection()
         if acting:
             running = {recovery.id for recovery in recoveries}
             self._runner.begin_round(running, self.observer.view, beside.turns)

@@ -6,13 +6,15 @@ import errno
 import gc
 import io
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import MutableMapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -22,16 +24,20 @@ import uvicorn
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server as HttpServer
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
-from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.app import LOOP_END_SECONDS, ControlPlane, Outside, compose
 from understudy_controlplane.config import Config, ConfigError, Limits, Server
 from understudy_controlplane.config.current import ConfigFile
+from understudy_controlplane.decide.leadership import CALL_SECONDS
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.heartbeat import Heartbeat
+from understudy_controlplane.lease import Leadership
+from understudy_controlplane.loop import Loop
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 from understudy_controlplane.slurm.choose import choose
+from understudy_controlplane.slurm.fenced import fenced
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
-from understudy_controlplane.store.database import StoreError, without_secrets
-from understudy_controlplane.store.database_lock import DatabaseTaken, take_database
+from understudy_controlplane.store.database import StoreError, is_shared, without_secrets
+from understudy_controlplane.store.database_lock import DatabaseTaken, take_file
 from understudy_wire.addresses import EVERY, bound
 from understudy_wire.systemd import ServiceManager
 
@@ -143,9 +149,11 @@ def compose_alone(config: Config, outside: Outside) -> ControlPlane:
     """The control plane, alone on its database until its process ends. Raises ConfigError."""
     try:
         with ExitStack() as if_it_fails:
-            lock = take_database(config.server.database)
-            if_it_fails.callback(lock.release)
-            control_plane = compose(config, replace(outside, alone=lock.check))
+            if not is_shared(config.server.database):
+                lock = take_file(config.server.database)
+                if_it_fails.callback(lock.release)
+                outside = replace(outside, lead=lock)
+            control_plane = compose(config, outside)
             if_it_fails.pop_all()
             return control_plane
     except DatabaseTaken as error:
@@ -153,6 +161,40 @@ def compose_alone(config: Config, outside: Outside) -> ControlPlane:
     except (OSError, ModuleNotFoundError, StoreError) as error:
         shown = without_secrets(config.server.database)
         raise ConfigError(f"database {shown}: cannot be used: {error}; set server.database") from error
+
+
+def address_of(config: Config) -> str:
+    """How the other control planes, and people, are shown this one."""
+    server = config.server
+    host = socket.gethostname() if server.host in ("", "0.0.0.0", "::") or server.is_local else server.host  # noqa: S104
+    return f"{host}:{server.port}"
+
+
+class LeadLost(Exception):
+    """Another control plane leads. A new process can stand by; this one has worked with what it knew as the leader."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a control plane that does not work yet does, for systemd and the log."""
+
+    manager: ServiceManager
+    newest: str = ""
+
+    def take(self, text: str) -> None:
+        if text != self.newest:
+            structlog.get_logger().info("stands_by", reason=text)
+            self.manager.ready(text)
+        self.newest = text
+        self.manager.alive(text)
+
+
+def shares_database(config: Config) -> bool:
+    """Raises ConfigError."""
+    try:
+        return is_shared(config.server.database)
+    except StoreError as error:
+        raise ConfigError(f"server.database: {error}") from error
 
 
 def certificate_of(config: Config) -> CertificateFiles | None:
@@ -203,6 +245,7 @@ def server_of(
     config: Config,
     certificate: CertificateFiles | None,
     heartbeat: Heartbeat | None = None,
+    lead: Leadership | None = None,
 ) -> uvicorn.Server:
     settings = uvicorn.Config(
         control_plane.app,
@@ -219,10 +262,22 @@ def server_of(
     )
     refused = control_plane.loop.pulse.meters.connections_refused
     connections = Connections(within_open_files(config.limits), lambda cause: refused.labels(cause).inc())
-    stopping = control_plane.end_waits
+
+    def stopping() -> None:
+        """The next control plane leads while open requests are still answered."""
+        control_plane.end_waits()
+        if lead is not None:
+            threading.Thread(target=hand_over, args=(control_plane.loop, lead), name="hand over").start()
+
     if certificate is None:
         return HttpServer(settings, connections, stopping)
     return TlsServer(settings, connections, certificate, stopping)
+
+
+def hand_over(loop: Loop, lead: Leadership) -> None:
+    loop.stop()
+    loop.ended.wait(LOOP_END_SECONDS)
+    lead.give_up(idle=loop.ended.is_set() and loop.is_idle())
 
 
 def log_start(config: Config, certificate: CertificateFiles | None) -> None:
@@ -243,7 +298,7 @@ def log_start(config: Config, certificate: CertificateFiles | None) -> None:
 
 def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     """Run until SIGTERM or SIGINT; SIGHUP reloads the configuration from `path`. Raises ConfigError when the
-    configuration cannot be used on this host.
+    configuration cannot be used on this host, and LeadLost.
     """
     configure_logging()
     config_file = ConfigFile(path)
@@ -253,16 +308,27 @@ def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     manager = ServiceManager()
     outside = outside or real_outside(config)
     check_slurm(config, outside.slurm)
+    outside = replace(outside, config_file=config_file, stopping=manager.stopping)
+    sockets = listen(config.server)
+    lead: Leadership | None = None
+    if shares_database(config):
+        stopping = threading.Event()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, lambda _signal, _frame: stopping.set())
+        lead = Leadership(config.server.database, address_of(config))
+        if not lead.wait(stopping.wait, Notes(manager).take):
+            return
+        slurm = fenced(outside.slurm, lead.objection, CALL_SECONDS)
+        outside = replace(outside, slurm=slurm, lead=lead, term=lead.term)
     manager.starting("opens the database", OPEN_SECONDS)
-    control_plane = compose_alone(config, replace(outside, config_file=config_file, stopping=manager.stopping))
-    try:
-        sockets = listen(config.server)
-    except ConfigError:
-        control_plane.close()
-        raise
+    control_plane = compose_alone(config, outside)
     log_start(config, certificate)
+    if lead is not None:
+        lead.follow(lambda: control_plane.loop.pulse.turns, lambda: os.kill(os.getpid(), signal.SIGTERM))
     heartbeat = Heartbeat(manager, control_plane.loop.pulse, config.mode.value)
-    server_of(control_plane, config, certificate, heartbeat).run(sockets)
+    server_of(control_plane, config, certificate, heartbeat, lead).run(sockets)
     structlog.get_logger().info("control_plane_stopped")
-    if control_plane.loop.taken is not None:
-        raise ConfigError(f"another control plane uses this database: {control_plane.loop.taken}; this one stopped")
+    if lead is not None and lead.taken:
+        raise LeadLost(
+            "another control plane has taken the lead: this one ends, and stands by when it is started again"
+        )

@@ -95,7 +95,9 @@ def upgrade() -> None:
     op.create_table(
         "holder",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("term", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("renewed_at", sa.Double(), nullable=True),
+        sa.Column("url", sa.String(length=255), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_holder")),
     )
     op.create_table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, select, text
@@ -13,12 +13,8 @@ from tests import builders as b
 from understudy_controlplane.observe.event_cache import EventCache
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import StoreError, one_view, open_database, reading
-from understudy_controlplane.store.database_lock import DatabaseTaken, SessionLock
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
-
-if TYPE_CHECKING:
-    from tests.testbed.postgres import Postgres
 
 pytestmark = pytest.mark.integration
 
@@ -81,43 +77,6 @@ def test_one_view_shows_one_moment(engine: Engine) -> None:
         other.join()
         assert set(fleet.nodes()) == {"n1"}
     assert set(fleet.nodes()) == {"n1", "n2"}
-
-
-class TestOneControlPlane:
-    def test_a_second_one_is_refused(self, url: str) -> None:
-        lock = SessionLock(url)
-        with pytest.raises(DatabaseTaken):
-            SessionLock(url)
-        lock.check()
-
-    def test_a_lock_that_was_lost_with_its_session_is_taken_again(self, url: str, postgres: Postgres) -> None:
-        lock = SessionLock(url)
-        lock.check()
-        postgres.end_sessions()
-        lock.check()
-        with pytest.raises(DatabaseTaken):
-            SessionLock(url)
-
-    def test_one_that_was_replaced_meanwhile_works_no_more(self, url: str, postgres: Postgres) -> None:
-        lock = SessionLock(url)
-        lock.check()
-        postgres.end_sessions()
-        other = SessionLock(url)
-        with pytest.raises(StoreError):
-            lock.check()  # the other one has not begun to work yet
-        other.check()
-        with pytest.raises(DatabaseTaken):
-            lock.check()
-
-    def test_one_that_was_replaced_works_no_more_when_the_other_has_ended(self, url: str, postgres: Postgres) -> None:
-        lock = SessionLock(url)
-        lock.check()
-        postgres.end_sessions()
-        SessionLock(url).check()
-        postgres.end_sessions()
-        with pytest.raises(DatabaseTaken):
-            lock.check()
-        assert SessionLock(url), "it keeps no lock"
 
 
 def test_numbers_have_64_bits(engine: Engine) -> None:

@@ -174,7 +174,7 @@ class Site:
         run_directory = {"agent_run_directory": f"{self.directory}/nodes/%n"}
         self._settings["repair"] = run_directory | dict(self._settings.get("repair", {}))
         self.nodes = {name: Node(name, self.directory / "nodes" / name) for name in self.cluster.node_names}
-        self._port = free_ports(1)[0]
+        self._port, self._standby_port = free_ports(2)
         # One for all requests: to make a client takes 44 ms of processor time, and tests ask many times a second. No
         # connection is kept, for the control plane may be killed meanwhile.
         self.http = httpx.Client(
@@ -191,6 +191,10 @@ class Site:
     @property
     def url(self) -> str:
         return f"http://{self.cluster.layout.host_address}:{self._port}"
+
+    @property
+    def standby_url(self) -> str:
+        return f"http://{self.cluster.layout.host_address}:{self._standby_port}"
 
     def __enter__(self) -> Self:
         self._lay_out()
@@ -244,6 +248,22 @@ class Site:
         if wait:
             self.wait_for(self.healthy, 30, "the control plane is healthy")
         return self._control_plane
+
+    def start_standby(self, program: Sequence[str] = SERVE) -> Process:
+        """A second control plane on the same database (`database_machine`); agents know both."""
+        config = self.config_file.with_name("standby.toml")
+        config.write_text(
+            self.config_file.read_text().replace(f"port = {self._port}\n", f"port = {self._standby_port}\n")
+        )
+        log = self.cluster.layout.log_directory / "standby.log"
+        arguments = [sys.executable, *program, "--config", str(config)]
+        standby = self.cluster.spawn(arguments, log, {"PYTHONPATH": PYTHON_PATH})
+        self.wait_for(lambda: "stands_by" in log.read_text(), 30, "the second control plane stands by")
+        return standby
+
+    def ask_standby(self) -> None:
+        """From now on the site's requests go to the second control plane."""
+        self.http.base_url = httpx.URL(self.standby_url)
 
     @property
     def control_plane_process(self) -> Process:
@@ -445,7 +465,7 @@ class Site:
                 "\n".join(
                     (
                         f'cluster = "{CLUSTER_NAME}"',
-                        f'control_plane_urls = ["{self.url}"]',
+                        f'control_plane_urls = ["{self.url}", "{self.standby_url}"]',
                         self._munge_socket if self._munge else f'token_file = "{node.token_file}"',
                         f'kernel_log = "{node.kernel_log}"',
                         f'socket = "{node.socket}"',

@@ -15,9 +15,12 @@ from understudy_controlplane.cli.output import Exit, fail
 def serve(config: Path) -> None:
     """Run the control plane."""
     from understudy_controlplane.config import ConfigError
+    from understudy_controlplane.serve import LeadLost
     from understudy_controlplane.serve import serve as run
 
     try:
         run(config_of(config), config)
     except ConfigError as error:
         fail(str(error), Exit.USAGE)
+    except LeadLost as error:
+        fail(str(error), Exit.FAILED)

@@ -175,6 +175,10 @@ class Runner:
             recovery = moved
         return True
 
+    def is_idle(self) -> bool:
+        """True if no effect is under way."""
+        return all(effect.is_over(0.0) for _, effect in self._under_way.values())
+
     def hurries(self, recoveries: Iterable[Recovery]) -> bool:
         """True if one of them has to be looked at again before the loop's usual tick."""
         return self._patience.hurries((one.id for one in recoveries), self._clock.monotonic())

@@ -24,6 +24,7 @@ from understudy_controlplane.fleet.slurm import (
     SlurmStep,
     TopologyUnit,
 )
+from understudy_controlplane.slurm.fenced import seconds_left
 from understudy_controlplane.slurm.parse import (
     JobReader,
     NodeReader,
@@ -388,6 +389,7 @@ class CommandLineGateway:
     ) -> str:
         """`accepted`: what it prints where its exit code is no failure."""
         command = " ".join([program, *arguments])
+        timeout_seconds = seconds_left(self._timeout_seconds)
         try:
             done = subprocess.run(
                 [program, *arguments],
@@ -396,12 +398,12 @@ class CommandLineGateway:
                 capture_output=True,
                 encoding="utf-8",
                 errors="replace",
-                timeout=self._timeout_seconds,
+                timeout=timeout_seconds,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise SlurmUnavailable(
-                f"`{command}` did not end within {self._timeout_seconds} s; check that slurmctld is up"
+                f"`{command}` did not end within {timeout_seconds:.3g} s; check that slurmctld is up"
             ) from error
         except OSError as error:
             raise SlurmMissing(

@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from understudy_controlplane.slurm.cli import UNAVAILABLE
+from understudy_controlplane.slurm.fenced import seconds_left
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 log = structlog.get_logger()
@@ -56,8 +57,14 @@ class PyslurmWorker:
     def ask(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
         """The answer as `kind`. Raises WorkerDied, SlurmUnavailable, or SlurmError."""
         request = json.dumps({"call": call, "arguments": list(arguments)}).encode() + b"\n"
-        with self._lock:
-            line = self._exchange(call, request)
+        seconds = seconds_left(self._timeout_seconds)
+        deadline = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=seconds):
+            raise SlurmUnavailable(f"pyslurm's {call} was not begun within {seconds:.3g} s: another call has not ended")
+        try:
+            line = self._exchange(call, request, deadline)
+        finally:
+            self._lock.release()
         try:
             answer = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
             if "result" in answer:
@@ -83,7 +90,7 @@ class PyslurmWorker:
                 with contextlib.suppress(BrokenPipeError):  # closing flushes what it never read
                     pipe.close()
 
-    def _exchange(self, call: str, request: bytes) -> bytes:
+    def _exchange(self, call: str, request: bytes, deadline: float) -> bytes:
         process = self._process or self._start()
         assert process.stdin is not None
         try:
@@ -91,7 +98,7 @@ class PyslurmWorker:
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died(call) from None
-        return self._read_line(process, call)
+        return self._read_line(process, call, deadline)
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -106,15 +113,15 @@ class PyslurmWorker:
             raise SlurmError(f"{self._command[0]} cannot be run: {error}; set slurm.pyslurm_python") from error
         return self._process
 
-    def _read_line(self, process: subprocess.Popen[bytes], call: str) -> bytes:
+    def _read_line(self, process: subprocess.Popen[bytes], call: str, deadline: float) -> bytes:
+        began = time.monotonic()
         assert process.stdout is not None
-        deadline = time.monotonic() + self._timeout_seconds
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._received:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.stop()
-                    raise SlurmUnavailable(f"pyslurm's {call} did not end within {self._timeout_seconds} s")
+                    raise SlurmUnavailable(f"pyslurm's {call} did not end within {deadline - began:.1f} s")
                 piece = os.read(process.stdout.fileno(), 1 << 20)
                 if not piece:
                     raise self._died(call)

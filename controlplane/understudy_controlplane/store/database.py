@@ -24,16 +24,20 @@ StoreError = SQLAlchemyError
 
 __all__ = [
     "ID_MAX",
+    "WRITER",
     "DatabaseInMemory",
     "Engine",
     "StoreError",
     "caused_by_content",
+    "check_term",
     "insert_if_new",
     "insert_new",
     "insert_or_update",
+    "is_shared",
     "look_at",
     "make_file",
     "migrate",
+    "named",
     "number_in_order",
     "one_view",
     "open_database",
@@ -82,6 +86,9 @@ _NUMBERING = 0x756E6465727375
 """Key of the lock that writers of numbered rows hold on PostgreSQL, among other programs' locks in the same database.
 """
 
+WRITER = "understudy writer "
+"""Name of a session in which a control plane that leads may write; its term follows."""
+
 CONNECTIONS_MAX = 64
 """Connections of the loop and of the routes that store reports: more than threads that ask, so none waits."""
 
@@ -97,19 +104,54 @@ MIGRATIONS = Path(__file__).resolve().parents[1] / "migrations"
 """Alembic's revisions. In a checkout a link to the folder `migrations` at the top."""
 
 
-def open_database(url: str) -> Engine:
+def open_database(url: str, term: int | None = None) -> Engine:
     """The engine for `url`, its schema brought up to date. Creates a SQLite file and its folder where missing.
 
+    `term`: that in which this control plane leads on PostgreSQL; once there is a newer one, the engine writes no more.
     Raises StoreError when the database cannot be used.
     """
     parsed = read_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         make_file(Path(parsed.database))
-    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=postgresql_arguments(parsed))
+    arguments = postgresql_arguments(parsed) | (named(f"{WRITER}{term}") if term is not None else {})
+    engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=arguments)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     migrate(engine)
-    return engine
+    return engine if term is None else _fenced(engine, term)
+
+
+def _fenced(engine: Engine, term: int) -> Engine:
+    """Each new connection checks the term, and each transaction that calls `check_term`. One that was open before is
+    ended by the control plane that takes the lead.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _record: Any) -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT term FROM holder")
+                _refuse_unless(term, cursor.fetchone())
+            connection.rollback()
+        except Exception:
+            connection.close()
+            raise
+
+    return engine.execution_options(term=term)
+
+
+def check_term(connection: Connection) -> None:
+    """Raises StoreError where another control plane has taken the lead. It reads nothing before this session has ended,
+    so it knows what is committed here meanwhile. Without a term, as on SQLite, there is nothing to check.
+    """
+    term = connection.get_execution_options().get("term")
+    if term is not None:
+        _refuse_unless(term, connection.exec_driver_sql("SELECT term FROM holder").one_or_none())
+
+
+def _refuse_unless(term: int, row: Sequence[Any] | None) -> None:
+    if row is None or row[0] != term:
+        raise StoreError("another control plane has taken the lead: this one writes no more")
 
 
 def make_file(path: Path) -> None:
@@ -138,12 +180,22 @@ def postgresql_arguments(url: URL, options: str = LOCK_BOUND) -> dict[str, Any]:
     return POSTGRESQL_BOUNDS | {"options": " ".join([*given, _SERVER_BOUNDS, options])}
 
 
+def named(session: str) -> dict[str, str]:
+    """The argument by which PostgreSQL shows a session's name."""
+    return {"application_name": session}
+
+
 def read_url(url: str) -> URL:
     """Raises StoreError, without the URL: it may hold a password."""
     try:
         return sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):
         raise ArgumentError("the URL cannot be read") from None
+
+
+def is_shared(url: str) -> bool:
+    """True if several control planes can use it: one leads, the others stand by. Raises StoreError."""
+    return read_url(url).get_backend_name() == "postgresql"
 
 
 def without_secrets(url: str) -> str:

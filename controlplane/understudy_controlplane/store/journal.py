@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.node import NodeRecord
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import reading
+from understudy_controlplane.store.database import check_term, reading
 from understudy_controlplane.store.incidents import end_incident, open_by_subject, open_incident
 from understudy_controlplane.store.node_records import write_records
 from understudy_controlplane.store.recoveries import Times, plan_recovery
@@ -53,6 +53,7 @@ class Journal:
         nodes: dict[str, tuple[NodeRecord, NodeRecord]] = {}  # before and after the round
         rows: list[dict[str, Any]] = []
         with self._engine.begin() as connection:
+            check_term(connection)
             open_incidents = open_by_subject(connection)
             for change in changes:
                 decision, before, after = change.decision, change.before, change.after

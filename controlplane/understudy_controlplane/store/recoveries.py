@@ -26,7 +26,7 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import ID_MAX, reading
+from understudy_controlplane.store.database import ID_MAX, check_term, reading
 from understudy_controlplane.store.requests import answer
 
 _RECOVERY, _STEP = tables.recovery, tables.recovery_step
@@ -211,6 +211,7 @@ class RecoveryStore:
 
     def _write(self, recovery: int, step: RecoveryStep) -> RecoveryStep:
         with self._engine.begin() as connection:
+            check_term(connection)
             _write_step(connection, recovery, step)
         return step
 

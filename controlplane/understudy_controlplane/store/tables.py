@@ -738,5 +738,7 @@ holder = Table(
     "holder",
     metadata,
     Column("id", Number, primary_key=True),  # 1: there is one row
-    Column("name", String(64), nullable=False),  # of the process that works on this database
+    Column("term", Number, nullable=False),  # of the control plane that leads; each that takes over has a higher one
+    Column("renewed_at", Double),  # the database's clock; null: it gave the lead up
+    Column("url", String(255), nullable=False),
 )

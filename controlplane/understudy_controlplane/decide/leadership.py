@@ -1,0 +1,85 @@
+"""When a control plane on PostgreSQL takes the lead, and when it may change something in Slurm.
+
+Two of them may not act at the same time, also where one was frozen in the middle of a call and does not know that time
+has passed. The leader renews its lease; a standby leads once it has seen no renewal for as long as the lease lasts, or
+at once where the leader's session has ended. Then it waits with its first change in Slurm until the last call that the
+leader can have begun is over.
+
+No two machines' clocks are compared: each measures durations by its own CLOCK_BOOTTIME, which also counts the time for
+which the machine was suspended. The leader counts from before a renewal, the standby from when it first saw it, which
+is later: so the lease is over for the leader first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from understudy_controlplane.fleet.holder import Holder
+
+RENEWAL_SECONDS = 0.5
+LEASE_SECONDS = 2.0
+"""Three renewals may be lost."""
+
+CALL_SECONDS = 2.0
+"""Longest call that changes something in Slurm: what a call may have begun within the lease ends after it. Slurm
+answers most within milliseconds, and the outcome of one that was ended is read back.
+"""
+
+LOOP_SECONDS = 60.0
+"""A loop that stands still for longer gives the lead up, as systemd ends it then (`WatchdogSec`). Not earlier: it waits
+for a slow slurmctld, and a standby would wait for the same one.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a standby knows of the leader."""
+
+    holder: Holder | None  # None: there was none yet
+    at: float  # when it was first seen as it is now
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Take the lead. `calls_from`: when no call of the one before can be under way any more."""
+
+    calls_from: float
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    pass
+
+
+def look(before: Sighting | None, holder: Holder | None, now: float) -> Sighting:
+    return before if before is not None and before.holder == holder else Sighting(holder, now)
+
+
+def stance(seen: Sighting, now: float, *, session_ended: bool) -> Lead | StandBy:
+    """`session_ended`: the leader's session with the database, though perhaps not the leader itself."""
+    if seen.holder is None or (seen.holder.renewed_at is None and session_ended):
+        return Lead(now) if session_ended else StandBy()
+    if session_ended or now - seen.at >= LEASE_SECONDS:
+        return Lead(seen.at + LEASE_SECONDS + CALL_SECONDS)
+    return StandBy()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a leader knows of its own lead."""
+
+    term: int
+    renewed_at: float
+    """When the last renewal that succeeded was begun."""
+    calls_from: float
+
+    def is_valid(self, now: float) -> bool:
+        return 0.0 <= now - self.renewed_at < LEASE_SECONDS
+
+    def objection(self, now: float) -> str:
+        """Why nothing may be changed in Slurm now; empty: it may."""
+        if not self.is_valid(now):
+            return f"the database has not confirmed for {now - self.renewed_at:.1f} s that this control plane leads"
+        if now < self.calls_from:
+            return "this control plane took the lead just now, and a call of the one before it may still be under way"
+        return ""

@@ -1,0 +1,180 @@
+"""The lead of one control plane on PostgreSQL: waits for it, keeps it, gives it up. `decide/leadership.py` judges."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from understudy_controlplane.decide.leadership import (
+    LEASE_SECONDS,
+    LOOP_SECONDS,
+    RENEWAL_SECONDS,
+    Lead,
+    Lease,
+    Sighting,
+    look,
+    stance,
+)
+from understudy_controlplane.store.database import StoreError, open_database
+from understudy_controlplane.store.database_lock import DatabaseTaken
+from understudy_controlplane.store.holder import HolderSession
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 0.25
+RECONNECT_SECONDS = 1.0
+
+
+def boottime() -> float:
+    """Also counts the time for which this machine was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leadership:
+    """`wait` first. After it a thread renews the lease until `give_up`, or until another control plane leads."""
+
+    def __init__(self, url: str, by: str, now: Callable[[], float] = boottime) -> None:
+        self._url = url
+        self._by = by
+        self._now = now
+        self._session: HolderSession | None = None
+        self._lease = Lease(0, float("-inf"), 0.0)
+        self._problem = ""
+        self._taken = False
+        self._over = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._turns: Callable[[], int] = lambda: 0
+        self._seen_turns = (0, float("inf"))
+        self._begins: Callable[[], None] = lambda: None
+        self._on_lost: Callable[[], None] = lambda: None
+        self.standbys: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> bool:
+        """True if another control plane has the lead."""
+        return self._taken
+
+    @property
+    def term(self) -> int:
+        return self._lease.term
+
+    def wait(self, is_over: Callable[[float], bool], note: Callable[[str], None]) -> bool:
+        """Returns when this control plane leads, or with False once `is_over`, which sleeps for the given seconds.
+        `note` takes what it does; it is called until `follow`.
+        """
+        seen, pause = None, 0.0
+        while not is_over(pause):
+            pause = POLL_SECONDS
+            try:
+                session = self._session or self._connect()
+                ended = session.take_lock()
+                seen = look(seen, session.holder(), self._now())
+                found = stance(seen, self._now(), session_ended=ended)
+                if isinstance(found, Lead) and self._take(session, seen, found, locked=ended):
+                    self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
+                    self._keeper.start()
+                    return True
+                self._begins = lambda: note("takes the lead")
+                note(f"stands by: {seen.holder.url if seen.holder else 'another control plane'} leads")
+            except StoreError as error:
+                self._disconnect()
+                pause = RECONNECT_SECONDS
+                note(f"stands by: the database does not answer: {error}")
+        self._disconnect()
+        return False
+
+    def follow(self, turns: Callable[[], int], on_lost: Callable[[], None]) -> None:
+        """From now on the lease is renewed only while the loop turns. `on_lost` ends the process."""
+        self._turns, self._on_lost, self._begins = turns, on_lost, lambda: None
+        self._seen_turns = (turns(), self._now())
+
+    def check(self) -> None:
+        """Raises DatabaseTaken where another control plane has the lead; StoreError while that cannot be known."""
+        if self._taken:
+            raise DatabaseTaken("it took the lead while this one did not renew its lease")
+        if self._problem:
+            raise StoreError(self._problem)
+
+    def objection(self) -> str:
+        """Why nothing may be changed in Slurm now; empty: it may."""
+        return "another control plane leads" if self._taken else self._lease.objection(self._now())
+
+    def give_up(self, *, idle: bool) -> None:
+        """`idle`: no call to Slurm is under way, so the next one need not wait for its end."""
+        self._over.set()
+        if self._keeper is not None:
+            self._keeper.join(LEASE_SECONDS)
+            if self._keeper.is_alive():  # it waits for the database
+                return
+        term, self._lease = self._lease.term, replace(self._lease, renewed_at=float("-inf"))
+        try:
+            if self._session is not None and idle and not self._taken:
+                self._session.give_up(term)
+        except StoreError as error:
+            log.warning("lead_not_given_up", error=str(error), remedy="the next leader waits until the lease is over")
+        self._disconnect()
+
+    def _connect(self) -> HolderSession:
+        self._session = HolderSession(self._url, self._by)
+        return self._session
+
+    def _disconnect(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _take(self, session: HolderSession, seen: Sighting, found: Lead, *, locked: bool) -> bool:
+        """False: another standby was faster."""
+        if seen.holder is None:  # the table may not exist
+            open_database(self._url).dispose()
+        begun = self._now()
+        term = session.raise_term(seen.holder)
+        if term is None:
+            return False
+        while not (session.end_older(term) and (locked or session.take_lock())):
+            begun = self._now()
+            if not session.renew(term):
+                return False
+            time.sleep(POLL_SECONDS / 10)
+        self._lease = Lease(term, begun, found.calls_from)
+        log.info("lead_taken", term=term, changes_nothing_for_seconds=round(max(found.calls_from - begun, 0.0), 1))
+        return True
+
+    def _keep(self) -> None:
+        while not self._over.wait(RENEWAL_SECONDS):
+            self._begins()
+            try:
+                if self._loop_turns():
+                    self._renew()
+                self._problem = ""
+            except DatabaseTaken:
+                self._taken = True
+                self._on_lost()
+                return
+            except Exception as error:  # noqa: BLE001 - without this thread the process would be of no more use
+                self._problem = f"the database does not confirm that this control plane leads: {error}"
+                self._disconnect()
+
+    def _loop_turns(self) -> bool:
+        turns, now = self._turns(), self._now()
+        if turns != self._seen_turns[0]:
+            self._seen_turns = (turns, now)
+        return now - self._seen_turns[1] < LOOP_SECONDS
+
+    def _renew(self) -> None:
+        session, begun = self._session, self._now()
+        if session is None:
+            session = self._connect()
+            holder = session.holder()
+            if holder is None or holder.term != self._lease.term:
+                raise DatabaseTaken
+            if not session.take_lock():
+                raise StoreError("its lock is held by the session that was lost, or by another control plane")
+        if not session.renew(self._lease.term):
+            raise DatabaseTaken
+        self._lease = replace(self._lease, renewed_at=begun)
+        self.standbys = session.standbys()

@@ -1,0 +1,70 @@
+"""A gateway for one of several control planes: it changes nothing in Slurm unless this one leads.
+
+Slurm knows no token by which it could refuse the call of a control plane that has lost the lead. So the lead is checked
+before each call that changes something, and the call ends within a time for which the next leader waits.
+
+What is left: a machine that stops between this check and the moment when the call is sent, and goes on later. That is
+one call at most, and steps look before they act:
+- requeue: `requeue incomplete` does nothing to a job that pends; one that runs again already loses one more start.
+- DOWN: the node is out of service then, and the next leader's repair resumes it.
+- resume: the next round sees a node in service that is quarantined, and drains it again.
+- reboot: `reboot ASAP` drains first and waits for the node's jobs.
+- scancel: it names a job of the control plane's own by its id, which Slurm uses again after months at the earliest.
+- reservations, begin times, limits, texts: the next round sees them, and sets them as they have to be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmUnavailable
+
+_deadline: ContextVar[float | None] = ContextVar("_deadline", default=None)
+
+
+def fenced(slurm: Slurm, objection: Callable[[], str], call_seconds: float) -> Slurm:
+    """`objection`: why nothing may be changed now; empty: it may."""
+    return cast(Slurm, _Fenced(slurm, objection, call_seconds))
+
+
+class _Fenced:
+    def __init__(self, slurm: Slurm, objection: Callable[[], str], call_seconds: float) -> None:
+        self._slurm = slurm
+        self._objection = objection
+        self._call_seconds = call_seconds
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._slurm, name)
+        if name in READS or not callable(call):
+            return call
+
+        def change(*arguments: Any, **named: Any) -> None:
+            with _within(self._call_seconds):  # before the check: the time for it counts, too
+                why = self._objection()
+                if why:
+                    raise SlurmUnavailable(f"{name} was not sent to Slurm: {why}")
+                call(*arguments, **named)
+
+        return change
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    outer = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(outer)
+
+
+def seconds_left(usual: float) -> float:
+    """Time that a command or request of a gateway may take. Raises SlurmUnavailable where none is left."""
+    deadline = _deadline.get()
+    left = usual if deadline is None else min(usual, deadline - time.monotonic())
+    if left <= 0:
+        raise SlurmUnavailable("the call took too long, and what was left of it was not sent to Slurm")
+    return left

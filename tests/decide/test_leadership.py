@@ -1,0 +1,68 @@
+"""When a control plane takes the lead, and when it may change something in Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy_controlplane.decide.leadership import (
+    CALL_SECONDS,
+    LEASE_SECONDS,
+    RENEWAL_SECONDS,
+    Lead,
+    Lease,
+    Sighting,
+    StandBy,
+    look,
+    stance,
+)
+from understudy_controlplane.fleet.holder import Holder
+
+A = Holder(term=7, renewed_at=1000.0, url="a:7117")
+
+
+def test_a_leader_that_renews_is_left_alone() -> None:
+    seen = look(None, A, 10.0)
+    for i in range(1, 100):
+        now = 10.0 + i * RENEWAL_SECONDS
+        seen = look(seen, Holder(7, 1000.0 + i * RENEWAL_SECONDS, "a:7117"), now)
+        assert stance(seen, now, session_ended=False) == StandBy()
+
+
+def test_one_that_renews_no_more_is_replaced_when_its_lease_is_over() -> None:
+    """As seen from here: the time that the leader wrote is compared with itself only."""
+    seen = look(look(None, A, 10.0), A, 11.5)
+    assert seen == Sighting(A, 10.0)
+    assert stance(seen, 11.99, session_ended=False) == StandBy()
+    assert stance(seen, 12.0, session_ended=False) == Lead(10.0 + LEASE_SECONDS + CALL_SECONDS)
+
+
+def test_one_whose_session_ended_is_replaced_at_once_and_may_still_have_called_slurm() -> None:
+    assert stance(Sighting(A, 10.0), 10.3, session_ended=True) == Lead(14.0)
+
+
+@pytest.mark.parametrize("holder", [None, Holder(7, None, "a:7117")])
+def test_nothing_is_waited_for_where_the_lead_was_given_up_or_there_was_none(holder: Holder | None) -> None:
+    assert stance(Sighting(holder, 10.0), 10.3, session_ended=True) == Lead(10.3)
+    assert stance(Sighting(holder, 10.0), 10.3, session_ended=False) == StandBy()
+
+
+def test_the_last_call_of_a_frozen_leader_is_over_before_the_first_of_the_next() -> None:
+    """Whenever the standby sees the last renewal, and however its clock stands."""
+    begun = 5000.0
+    for delay in (0.0, 0.3, 1.9):
+        last_call_ends = begun + LEASE_SECONDS + CALL_SECONDS
+        found = stance(Sighting(A, begun + delay), begun + delay + LEASE_SECONDS, session_ended=False)
+        assert isinstance(found, Lead)
+        assert found.calls_from >= last_call_ends
+
+
+def test_a_leader_acts_within_its_lease_alone() -> None:
+    lease = Lease(term=7, renewed_at=10.0, calls_from=0.0)
+    assert lease.objection(11.9) == ""
+    assert "has not confirmed for 2.0 s" in lease.objection(12.0)
+    assert "just now" in Lease(8, 10.0, calls_from=12.5).objection(11.0)
+
+
+def test_a_process_that_was_frozen_knows_by_its_first_look_at_the_clock() -> None:
+    lease = Lease(term=7, renewed_at=10.0, calls_from=0.0)
+    assert not lease.is_valid(10.0 + 3600)

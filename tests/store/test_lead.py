@@ -1,0 +1,203 @@
+"""Two control planes on one PostgreSQL: one leads, the other stands by."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests import builders as b
+from understudy_controlplane.decide.leadership import CALL_SECONDS, LEASE_SECONDS
+from understudy_controlplane.fleet.recovery import RecoveryStep, StepName, StepStatus
+from understudy_controlplane.lease import Leadership, boottime
+from understudy_controlplane.store.database import StoreError, open_database
+from understudy_controlplane.store.database_lock import DatabaseTaken
+from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.recoveries import RecoveryStore
+
+if TYPE_CHECKING:
+    from tests.testbed.postgres import Postgres
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[[str], "Side"]
+
+
+class Side:
+    """A control plane's lead, and what it writes with."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.lead = Leadership(url, name)
+        self.notes: list[str] = []
+        self._url = url
+        self._over = threading.Event()
+        self._waits = threading.Thread(target=self._wait, daemon=True)
+        self.leads = threading.Event()
+        self.engine: Engine | None = None
+        self._waits.start()
+
+    def _wait(self) -> None:
+        if self.lead.wait(self._over.wait, self.notes.append):
+            self.leads.set()
+
+    def open(self) -> Engine:
+        assert self.leads.wait(20), self.notes
+        self.engine = open_database(self._url, self.lead.term)
+        return self.engine
+
+    def freeze(self) -> None:
+        """Its connections stay, as of a process that was stopped, and nothing is renewed."""
+        self.lead._over.set()
+
+    def close(self) -> None:
+        self._over.set()
+        self._waits.join(20)
+        self.lead.give_up(idle=True)
+        if self.engine is not None:
+            self.engine.dispose()
+
+
+@pytest.fixture
+def make(postgres_url: str) -> Iterator[Make]:
+    sides: list[Side] = []
+
+    def made(name: str) -> Side:
+        sides.append(Side(postgres_url, name))
+        return sides[-1]
+
+    yield made
+    for one in sides:
+        one.close()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_first_one_leads_at_once_and_a_second_one_stands_by(make: Make) -> None:
+    first = make("a:7117")
+    first.open()
+    assert first.lead.objection() == ""
+    second = make("b:7117")
+    wait_until(lambda: "stands by: a:7117 leads" in second.notes)
+    assert not second.leads.wait(2 * LEASE_SECONDS), "the lease is renewed"
+    wait_until(lambda: first.lead.standbys == ("b:7117",))
+    first.lead.check()
+
+
+def test_an_empty_database_gets_its_schema_from_the_one_that_leads(make: Make, postgres_url: str) -> None:
+    engine = open_database(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()
+    FleetStore(make("a:7117").open()).add_nodes(["n1"], b.NOW)
+
+
+def test_after_a_planned_end_the_next_one_waits_for_nothing(make: Make) -> None:
+    first, second = make("a:7117"), None
+    first.open()
+    second = make("b:7117")
+    wait_until(lambda: second.notes)
+    first.lead.give_up(idle=True)
+    assert second.leads.wait(LEASE_SECONDS)
+    assert second.lead.objection() == ""
+    assert second.lead.term > first.lead.term
+
+
+def test_after_the_end_of_its_session_the_next_one_leads_and_lets_its_last_call_end(
+    make: Make, postgres: Postgres
+) -> None:
+    """Its process may live, such as behind a network that is away."""
+    first = make("a:7117")
+    first.open()
+    second = make("b:7117")
+    wait_until(lambda: second.notes)
+    last_call_ends = boottime() + LEASE_SECONDS + CALL_SECONDS
+    first.lead.give_up(idle=False)
+    assert second.leads.wait(LEASE_SECONDS)
+    assert "just now" in second.lead.objection()
+    wait_until(lambda: not second.lead.objection())
+    assert boottime() > last_call_ends - LEASE_SECONDS
+
+
+def test_one_that_was_frozen_in_a_transaction_writes_nothing_and_stops(make: Make) -> None:
+    first = make("a:7117")
+    engine = first.open()
+    second = make("b:7117")
+    wait_until(lambda: second.notes)
+    FleetStore(engine).add_nodes(["n1"], b.NOW)
+    frozen = engine.connect()
+    frozen.execute(text("DELETE FROM node"))
+    first.freeze()
+    other = second.open()
+    assert "n1" in FleetStore(other).nodes()
+    with pytest.raises(StoreError):
+        frozen.commit()
+    frozen.invalidate()
+    frozen.close()
+    with pytest.raises(StoreError, match="another control plane has taken the lead"):
+        FleetStore(engine).add_nodes(["n2"], b.NOW)
+    first.lead._over.clear()
+    first.lead._keep()  # it goes on, as after SIGCONT
+    assert first.lead.objection() == "another control plane leads"
+    with pytest.raises(DatabaseTaken):
+        first.lead.check()
+    second.lead.check()
+
+
+@pytest.mark.parametrize("write", ["record", "intend"])
+def test_decisions_and_steps_are_not_written_in_an_older_term(make: Make, write: str) -> None:
+    """Also over a connection that is still open."""
+    first = make("a:7117")
+    engine = first.open()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE holder SET term = term + 1"))
+    with pytest.raises(StoreError, match="another control plane has taken the lead"):
+        if write == "record":
+            Journal(engine).record([], b.NOW, {})
+        else:
+            step = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.PLANNED, 0)
+            RecoveryStore(engine).intend(1, step, b.NOW)
+
+
+def test_one_that_lost_its_session_goes_on_in_its_term_if_no_other_one_led(make: Make, postgres: Postgres) -> None:
+    first = make("a:7117")
+    first.open()
+    term = first.lead.term
+    postgres.end_sessions()
+    wait_until(lambda: first.lead._problem)
+    with pytest.raises(StoreError, match="does not confirm"):
+        first.lead.check()
+    wait_until(lambda: not first.lead._problem)
+    assert (first.lead.term, first.lead.objection()) == (term, "")
+    assert not make("b:7117").leads.wait(LEASE_SECONDS)
+
+
+def test_of_two_that_stand_by_one_leads(make: Make) -> None:
+    first = make("a:7117")
+    first.open()
+    others = [make("b:7117"), make("c:7117")]
+    wait_until(lambda: all(one.notes for one in others))
+    first.freeze()
+    wait_until(lambda: any(one.leads.is_set() for one in others))
+    time.sleep(2 * LEASE_SECONDS)
+    assert [one.leads.is_set() for one in others].count(True) == 1
+
+
+def test_a_loop_that_stands_still_gives_the_lead_to_another(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_controlplane.lease.LOOP_SECONDS", 0.5)
+    first = make("a:7117")
+    first.open()
+    second = make("b:7117")
+    wait_until(lambda: second.notes)
+    first.lead.follow(lambda: 1, lambda: None)
+    assert second.leads.wait(20)
