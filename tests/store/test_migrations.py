@@ -37,3 +37,12 @@ def test_a_database_of_another_release_or_an_earlier_build_says_what_to_do(engin
         StoreError, match=r"by another release, or by a build before 0\.3\.0 .*begin with a new database"
     ):
         migrate(engine)
+
+
+def test_a_command_upgrades_no_database_on_which_a_control_plane_may_work(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0099'"))
+    with pytest.raises(StoreError, match="the control plane of this one upgrades it"):
+        migrate(engine, upgrades=False)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "0099"

@@ -21,7 +21,7 @@ def opened(config: Path) -> Iterator[Engine]:
 
     url = config_of(config).server.database
     try:
-        engine = open_database(url)
+        engine = open_database(url, upgrades=False)
         try:
             yield engine
         finally:

@@ -104,10 +104,11 @@ MIGRATIONS = Path(__file__).resolve().parents[1] / "migrations"
 """Alembic's revisions. In a checkout a link to the folder `migrations` at the top."""
 
 
-def open_database(url: str, term: int | None = None) -> Engine:
+def open_database(url: str, term: int | None = None, *, upgrades: bool = True) -> Engine:
     """The engine for `url`, its schema brought up to date. Creates a SQLite file and its folder where missing.
 
     `term`: that in which this control plane leads on PostgreSQL; once there is a newer one, the engine writes no more.
+    `upgrades`: if not, only an empty database gets the schema: a control plane may work on the other.
     Raises StoreError when the database cannot be used.
     """
     parsed = read_url(url)
@@ -117,7 +118,7 @@ def open_database(url: str, term: int | None = None) -> Engine:
     engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=arguments)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
-    migrate(engine)
+    migrate(engine, upgrades=upgrades)
     return engine if term is None else _fenced(engine, term)
 
 
@@ -275,10 +276,15 @@ def revision_of(connection: Connection) -> str | None:
     return found
 
 
-def migrate(engine: Engine) -> None:
+def migrate(engine: Engine, *, upgrades: bool = True) -> None:
     """Bring the schema to the newest revision."""
     with engine.begin() as connection:
-        if revision_of(connection) != newest_revision():
+        found = revision_of(connection)
+        if found is not None and found != newest_revision() and not upgrades:
+            raise StoreError(
+                "it has the schema of another release; the control plane of this one upgrades it, start it"
+            )
+        if found != newest_revision():
             _upgrade(connection)
 
 
