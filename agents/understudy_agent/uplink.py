@@ -30,6 +30,10 @@ from understudy_wire.values import EPOCH_SECONDS_MAX, NOT_UNDERSTOOD
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """A control plane counts as not answering after it."""
+PROMPT_SECONDS = 1.0
+"""Of several control planes, one that answered in less than half of that before is given no more: its host may be gone,
+or its process frozen. One that answers slowly is waited for, as only one of them answers at a time.
+"""
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
 
@@ -136,6 +140,7 @@ class Uplink:
         self._sequence = 0
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0
+        self._took_seconds = 0.0  # the last answer
         self._problem = ""
         self._dropped = ""
         self._unknown = UnknownNames("answer_unknown_content")
@@ -277,6 +282,7 @@ class Uplink:
         failures = []
         failed = False
         for url in list(self._urls):
+            begun = time.monotonic()
             try:
                 answer = await self._ask(method, url, path, body, wait_seconds)
             except httpx.HTTPError as error:
@@ -285,12 +291,15 @@ class Uplink:
             else:
                 if answer.status_code == httpx.codes.OK:
                     self._prefer(url)
+                    if not wait_seconds:
+                        self._took_seconds = time.monotonic() - begun
                     return answer.content
                 problem = f"{url}: {describe(answer)}"
                 if 400 <= answer.status_code < 500 and answer.status_code not in _TRANSIENT:
                     raise RejectedError(problem)
                 failures.append(problem)
                 failed = failed or answer.status_code >= 500
+        self._took_seconds = PROMPT_SECONDS  # none answered: next time each is given longer
         raise (FailedError if failed else UnreachableError)("; ".join(failures))
 
     def _certificate_problem(self) -> list[str]:
@@ -334,7 +343,9 @@ class Uplink:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        timeout = httpx.Timeout(self._timeout_seconds, read=self._timeout_seconds + wait_seconds)
+        prompt = len(self._urls) > 1 and self._took_seconds < PROMPT_SECONDS / 2
+        seconds = min(PROMPT_SECONDS, self._timeout_seconds) if prompt else self._timeout_seconds
+        timeout = httpx.Timeout(seconds, read=seconds + wait_seconds)
         client = self._client if url.endswith(_OF_THE_NODE) else self._client_of_users
         return await client.request(method, url, content=body, headers=headers, timeout=timeout)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
 from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
-from understudy_agent.uplink import RestorePointError, RestorePointRequest, Uplink
+from understudy_agent.uplink import PROMPT_SECONDS, RestorePointError, RestorePointRequest, Uplink
 from understudy_wire.facts import KernelEvent
 from understudy_wire.hardware import Gpu, GpuStatus, Host, Port
 from understudy_wire.messages import WIRE_VERSION, Keeper, KeptSave, Report, RestorePoint
@@ -36,9 +38,10 @@ def with_uplink(
     facts: FactQueue,
     play: Callable[[Uplink], Awaitable[None]],
     credentials: TokenFile | None = None,
+    request_timeout_seconds: float = 1.0,
 ) -> None:
     async def run() -> None:
-        uplink = Uplink(urls, credentials or TokenFile(lambda: TOKEN), facts, request_timeout_seconds=1.0)
+        uplink = Uplink(urls, credentials or TokenFile(lambda: TOKEN), facts, request_timeout_seconds)
         try:
             await play(uplink)
         finally:
@@ -127,6 +130,34 @@ def test_a_transient_refusal_drops_nothing(plane: FakeControlPlane, status: int)
 
     with_uplink([plane.url], facts, play)
     assert sequences(plane) == [0, 1]
+
+
+def test_a_frozen_control_plane_that_was_prompt_keeps_no_fact_from_the_next(plane: FakeControlPlane) -> None:
+    """Its kernel accepts the connection."""
+    facts = filled(1)
+
+    async def play(uplink: Uplink) -> None:
+        async with asyncio.timeout(20):
+            assert await uplink.send(report())
+
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        frozen_url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        with_uplink([frozen_url, plane.url], facts, play, request_timeout_seconds=60.0)
+    assert (sequences(plane), len(facts)) == ([0], 0)
+
+
+def test_a_slow_control_plane_is_waited_for_where_no_other_one_answers(plane: FakeControlPlane) -> None:
+    facts = filled(1)
+    plane.refuse = lambda _: time.sleep(1.5 * PROMPT_SECONDS)
+
+    async def play(uplink: Uplink) -> None:
+        assert not await uplink.send(report())
+        assert await uplink.send(report())
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        closed_url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with_uplink([plane.url, closed_url], facts, play, request_timeout_seconds=60.0)
+    assert len(facts) == 0
 
 
 def test_a_fact_on_which_the_control_plane_fails_delays_the_others_and_is_not_lost(plane: FakeControlPlane) -> None:
