@@ -1,0 +1,118 @@
+"""Processes of control planes on one PostgreSQL: one leads, the other stands by."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests import PYTHON_PATH, REPOSITORY
+from tests.testbed.configuration import free_ports
+from tests.testbed.serve import PARAMETERS_FILE
+
+pytestmark = pytest.mark.integration
+
+
+class Side:
+    def __init__(self, folder: Path, database: str, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        folder.mkdir()
+        config, self._log = folder / "controlplane.toml", folder / "log"
+        (folder / PARAMETERS_FILE).write_text("{}")
+        config.write_text(f'cluster = "testbed"\n[server]\nport = {port}\ndatabase = "{database}"\n')
+        self._command = [sys.executable, "-m", "tests.testbed.serve_virtual", "--config", str(config)]
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("w") as log:
+            environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+            self.process = subprocess.Popen(self._command, stderr=log, env=environment, cwd=REPOSITORY)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def leads(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/healthz", timeout=1, trust_env=False).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def stands_by(self) -> bool:
+        return "stands_by" in self.log
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def sides(postgres_url: str, tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    """The first one leads."""
+    ports = free_ports(2)
+    first = Side(tmp_path / "a", postgres_url, ports[0])
+    try:
+        wait_until(first.leads, first)
+        second = Side(tmp_path / "b", postgres_url, ports[1])
+        try:
+            wait_until(second.stands_by, second)
+            yield first, second
+        finally:
+            second.end()
+    finally:
+        first.end()
+
+
+def wait_until(condition: Callable[[], object], *shown: Side) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "\n".join(one.log for one in shown)
+        time.sleep(0.02)
+
+
+def test_a_standby_answers_nothing_and_leads_after_the_leader_was_killed(sides: tuple[Side, Side]) -> None:
+    first, second = sides
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{second.url}/healthz", trust_env=False)
+    begun = time.monotonic()
+    first.process.kill()
+    wait_until(second.leads, second)
+    print(f"takeover after SIGKILL: {time.monotonic() - begun:.2f} s")
+
+
+def test_a_leader_that_was_frozen_ends_when_it_goes_on_and_stands_by_when_started_again(
+    sides: tuple[Side, Side],
+) -> None:
+    first, second = sides
+    begun = time.monotonic()
+    first.process.send_signal(signal.SIGSTOP)
+    wait_until(second.leads, second)
+    print(f"takeover after SIGSTOP: {time.monotonic() - begun:.2f} s")
+    first.process.send_signal(signal.SIGCONT)
+    assert first.process.wait(60) == 1, first.log  # systemd starts it again (Restart=on-failure)
+    assert "another control plane has taken the lead" in first.log
+    first.start()
+    wait_until(first.stands_by, first)
+    assert second.leads()
+
+
+def test_a_planned_stop_hands_the_lead_over_and_a_standby_ends_at_once(sides: tuple[Side, Side]) -> None:
+    first, second = sides
+    begun = time.monotonic()
+    first.process.terminate()
+    wait_until(second.leads, second)
+    print(f"takeover after SIGTERM: {time.monotonic() - begun:.2f} s")
+    assert "changes_nothing_for_seconds=0.0" in second.log
+    assert first.process.wait(60) == 0, first.log
+    first.start()
+    wait_until(first.stands_by, first)
+    first.process.terminate()
+    assert first.process.wait(60) == 0, first.log
