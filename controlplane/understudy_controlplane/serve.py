@@ -38,7 +38,7 @@ from understudy_controlplane.slurm.fenced import fenced
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
 from understudy_controlplane.store.database import StoreError, is_shared, without_secrets
 from understudy_controlplane.store.database_lock import DatabaseTaken, take_file
-from understudy_wire.addresses import EVERY, bound
+from understudy_wire.addresses import EVERY, bound, with_port
 from understudy_wire.systemd import ServiceManager
 
 OTHER_FILES = 256
@@ -166,8 +166,8 @@ def compose_alone(config: Config, outside: Outside) -> ControlPlane:
 def address_of(config: Config) -> str:
     """How the other control planes, and people, are shown this one."""
     server = config.server
-    host = socket.gethostname() if server.host in ("", "0.0.0.0", "::") or server.is_local else server.host  # noqa: S104
-    return f"{host}:{server.port}"
+    host = socket.gethostname() if server.host in ("", "0.0.0.0", EVERY) or server.is_local else server.host  # noqa: S104
+    return with_port(host, server.port)
 
 
 class LeadLost(Exception):
