@@ -48,6 +48,8 @@ KEYS = {
     "mode": "observe or act",
     "needed_by": "step that needs another one",
     "node": "NodeName",
+    "term": "term in which a control plane leads",
+    "waits_seconds": "time for which it changes nothing in Slurm",
     "number": "number in a hardware event",
     "outcome": "how a recovery ended, in words",
     "part": "part of the hardware, or of a round of the control plane",

@@ -141,7 +141,7 @@ class Leadership:
                 return False
             time.sleep(POLL_SECONDS / 10)
         self._lease = Lease(term, begun, found.calls_from)
-        log.info("lead_taken", term=term, changes_nothing_for_seconds=round(max(found.calls_from - begun, 0.0), 1))
+        log.info("lead_taken", term=term, waits_seconds=round(max(found.calls_from - begun, 0.0), 1))
         return True
 
     def _keep(self) -> None:

@@ -18,7 +18,7 @@ from tests.testbed.site import Site
 pytestmark = pytest.mark.cluster
 
 ANSWERS_SECONDS_MAX = 30.0
-"""Far above what it takes on an idle machine: tests share theirs."""
+"""Far above what it takes on an idle machine: tests share one."""
 
 
 def answers(url: str) -> bool:
