@@ -31,8 +31,8 @@ from understudy_wire.values import EPOCH_SECONDS_MAX, NOT_UNDERSTOOD
 REQUEST_TIMEOUT_SECONDS = 5.0
 """A control plane counts as not answering after it."""
 PROMPT_SECONDS = 1.0
-"""Of several control planes, one that answered in less than half of that before is given no more: its host may be gone,
-or its process frozen. One that answers slowly is waited for, as only one of them answers at a time.
+"""Time that each of several control planes has at first: its host may be gone, or its process frozen. A slow one gets
+twice the time that it took, and while none answers, each gets twice as long every time.
 """
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
@@ -140,7 +140,7 @@ class Uplink:
         self._sequence = 0
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0
-        self._took_seconds = 0.0  # the last answer
+        self._patience_seconds = PROMPT_SECONDS
         self._problem = ""
         self._dropped = ""
         self._unknown = UnknownNames("answer_unknown_content")
@@ -286,20 +286,22 @@ class Uplink:
             try:
                 answer = await self._ask(method, url, path, body, wait_seconds)
             except httpx.HTTPError as error:
+                if isinstance(error, httpx.TimeoutException):
+                    self._set_back(url)
                 failures.append(f"{url}: {type(error).__name__} {error}".rstrip())
                 failures += self._certificate_problem()
             else:
                 if answer.status_code == httpx.codes.OK:
                     self._prefer(url)
                     if not wait_seconds:
-                        self._took_seconds = time.monotonic() - begun
+                        self._patience_seconds = max(2 * (time.monotonic() - begun), PROMPT_SECONDS)
                     return answer.content
                 problem = f"{url}: {describe(answer)}"
                 if 400 <= answer.status_code < 500 and answer.status_code not in _TRANSIENT:
                     raise RejectedError(problem)
                 failures.append(problem)
                 failed = failed or answer.status_code >= 500
-        self._took_seconds = PROMPT_SECONDS  # none answered: next time each is given longer
+        self._patience_seconds = min(2 * self._patience_seconds, self._timeout_seconds)
         raise (FailedError if failed else UnreachableError)("; ".join(failures))
 
     def _certificate_problem(self) -> list[str]:
@@ -343,11 +345,16 @@ class Uplink:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        prompt = len(self._urls) > 1 and self._took_seconds < PROMPT_SECONDS / 2
-        seconds = min(PROMPT_SECONDS, self._timeout_seconds) if prompt else self._timeout_seconds
+        seconds = min(self._patience_seconds if len(self._urls) > 1 else self._timeout_seconds, self._timeout_seconds)
         timeout = httpx.Timeout(seconds, read=seconds + wait_seconds)
         client = self._client if url.endswith(_OF_THE_NODE) else self._client_of_users
         return await client.request(method, url, content=body, headers=headers, timeout=timeout)
+
+    def _set_back(self, url: str) -> None:
+        """Next time the others are asked before it: one that stands by refuses at once."""
+        if url in self._urls:
+            self._urls.remove(url)
+            self._urls.append(url)
 
     def _prefer(self, url: str) -> None:
         if self._urls[0] != url and url in self._urls:

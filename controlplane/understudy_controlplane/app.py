@@ -138,7 +138,7 @@ class Outside:
     begin_effect: Callable[[Callable[[], None]], Effect] = Effect
     lead: Lead = field(default_factory=Alone)
     term: int | None = None
-    """That in which this control plane leads on PostgreSQL."""
+    """Term in which this control plane leads on PostgreSQL."""
     config_file: ConfigFile | None = None
     """Read again when that is requested."""
     stopping: Callable[[], None] = lambda: None

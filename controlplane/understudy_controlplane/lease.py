@@ -88,7 +88,7 @@ class Leadership:
         return False
 
     def follow(self, turns: Callable[[], int], on_lost: Callable[[], None]) -> None:
-        """From now on the lease is renewed only while the loop turns. `on_lost` ends the process."""
+        """The lease is renewed only while the loop turns, from now on. `on_lost` ends the process."""
         self._turns, self._on_lost, self._begins = turns, on_lost, lambda: None
         self._seen_turns = (turns(), self._now())
 

@@ -29,7 +29,7 @@ def test_a_leader_that_renews_is_left_alone() -> None:
 
 
 def test_one_that_renews_no_more_is_replaced_when_its_lease_is_over() -> None:
-    """As seen from here: the time that the leader wrote is compared with itself only."""
+    """The time that the leader wrote is compared with itself only."""
     seen = look(look(None, A, 10.0), A, 11.5)
     assert seen == Sighting(A, 10.0)
     assert stance(seen, 11.99, session_ended=False) == StandBy()

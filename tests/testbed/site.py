@@ -262,7 +262,7 @@ class Site:
         return standby
 
     def ask_standby(self) -> None:
-        """From now on the site's requests go to the second control plane."""
+        """Later requests of the site go to the second control plane."""
         self.http.base_url = httpx.URL(self.standby_url)
 
     @property

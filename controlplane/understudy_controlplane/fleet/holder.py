@@ -10,5 +10,5 @@ class Holder:
     term: int
     """Each control plane that takes the lead has a higher one than those before it."""
     renewed_at: float | None
-    """By the database's clock; None: it gave the lead up. It is compared with itself only."""
+    """The database's clock; None: it gave the lead up. It is compared with itself only."""
     url: str

@@ -14,7 +14,7 @@ class DatabaseTaken(Exception):
 
 
 class Lead(Protocol):
-    """Whether this control plane is the one that works."""
+    """The right to work on the database: one control plane at a time has it."""
 
     def check(self) -> None:
         """Raises DatabaseTaken where another control plane has the lead; StoreError while that cannot be known."""

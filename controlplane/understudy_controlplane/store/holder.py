@@ -26,7 +26,7 @@ _HAS_TABLE = select(func.to_regclass(_HOLDER.name))
 _ROW = select(_HOLDER.c.term, _HOLDER.c.renewed_at, _HOLDER.c.url)
 _NOW = func.date_part("epoch", func.clock_timestamp())
 _NEW = postgresql.insert(_HOLDER).values(
-    # Of a database that was restored from a copy, the next term is above those that the copy does not know.
+    # A database that was restored from a copy gets a term above those that the copy does not know.
     id=1,
     term=sqlalchemy.cast(func.floor(_NOW), sqlalchemy.BigInteger),
     renewed_at=_NOW,
@@ -66,7 +66,7 @@ class HolderSession:
     """Each method raises StoreError where the database does not do it; then the session is of no more use."""
 
     def __init__(self, url: str, by: str) -> None:
-        """`by`: the address of this control plane, as the others are shown it."""
+        """`by` is the address of this control plane, as the others are shown it."""
         self._by = by
         arguments = postgresql_arguments(read_url(url)) | named(f"{_STANDBY}{by}")
         engine = sqlalchemy.create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
