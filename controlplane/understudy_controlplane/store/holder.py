@@ -66,7 +66,7 @@ class HolderSession:
     """Each method raises StoreError where the database does not do it; then the session is of no more use."""
 
     def __init__(self, url: str, by: str) -> None:
-        """`by` is the address of this control plane, as the others are shown it."""
+        """The others are shown `by`, the address of this control plane."""
         self._by = by
         arguments = postgresql_arguments(read_url(url)) | named(f"{_STANDBY}{by}")
         engine = sqlalchemy.create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
