@@ -96,7 +96,10 @@ def _has_no_patience_with(gang: int) -> Mutant:
         return lambda table, *more: -1.0 if _is_of(table, gang) else patience(table, *more)
 
     names = ("patience_seconds", "silent_patience_seconds")
-    return lambda: _all(*(patch.object(HANG, name, none_with_it(getattr(HANG, name))) for name in names))
+    return lambda: _all(
+        *(patch.object(HANG, name, none_with_it(getattr(HANG, name))) for name in names),
+        patch.object(HANG._Standing, "may_be_with_gang", lambda *_: False),  # nor for the others' steps
+    )
 
 
 def _is_of(table: StepTable, gang: int) -> bool:
