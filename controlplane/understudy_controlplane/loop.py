@@ -16,7 +16,7 @@ from itertools import chain
 import structlog
 
 from understudy_controlplane.agent_recorder import AgentRecorder
-from understudy_controlplane.clock import Clock, ClockWatch
+from understudy_controlplane.clock import JUMP_SECONDS, Clock, ClockWatch
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.decide.failures import Failures, failed_decisions
@@ -116,7 +116,8 @@ class Loop:
         self._clock = clock
         self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
-        self._set_back_by = stores.seconds_ahead(clock.now())
+        ahead = stores.seconds_ahead(clock.now())
+        self._set_back_by = ahead if ahead >= JUMP_SECONDS else 0.0  # less: the control plane before had another clock
         """Seconds by which the clock was set back, and the times in the database were not."""
         self._wake = threading.Event()
         self._read_soon = False

@@ -105,6 +105,17 @@ def test_a_fault_counts_on_a_node_that_was_cleared_before_it_was_set_back(
     rehearsal.run_until(lambda: rehearsal.state_of("n5") is NodeState.QUARANTINED, 20)
 
 
+def test_a_successor_on_a_machine_whose_clock_is_a_second_behind_rewrites_no_times(rehearsal: Rehearsal) -> None:
+    rehearsal.fail("n2")
+    rehearsal.run_until(lambda: rehearsal.state_of("n2") is NodeState.QUARANTINED, 30)
+    since = rehearsal.control_plane.stores.fleet.nodes()["n2"].since
+    rehearsal.clock.set_by(-1.0, with_slurm=False)
+    assert rehearsal.clock.now() < since
+    rehearsal.restart_control_plane()
+    rehearsal.run_until(rehearsal.ended, 60)
+    assert rehearsal.control_plane.stores.fleet.nodes()["n2"].since == since
+
+
 def test_one_that_is_set_forward_ages_nothing_that_a_budget_counts(rehearsal: Rehearsal) -> None:
     """A node that waits for a person for an hour is in a budget of its own, and moves count for an hour."""
     rehearsal.fail("n2")
