@@ -178,8 +178,8 @@ LINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "firmware_uncorrected": (SUSPECT, "reboot", (
         "{3}[Hardware Error]: event severity: fatal",
         "{3}[Hardware Error]: event severity: recoverable",
-        "[Hardware Error]: event severity: fatal",  # bert.c: of the boot before
     )),
+    "firmware_before_boot": (RECORD, "none", ("[Hardware Error]: event severity: fatal",)),
     "hung_task": (RECORD, "none", (
         "INFO: task python:1234 blocked for more than 120 seconds.",
         "INFO: task python:1234 <writer> blocked for more than 120 seconds.",
@@ -229,7 +229,6 @@ LINES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "I/O error, dev nvme0n1, sector 1336320 op 0x0:(READ) flags 0x80700 phys_seg 4 prio class 2",  # 6.1 on
         "critical medium error, dev sda, sector 14008336 op 0x0:(READ) flags 0x0 phys_seg 64 prio class 2",
         "Buffer I/O error on dev nvme0n1, logical block 0, async page read",
-        "Buffer I/O error on device dm-4, logical block 2920458",
     )),
     "disk_array": (SUSPECT, "manual_repair", (
         "md/raid1:md0: Disk failure on sdb6, disabling device.\\x0amd/raid1:md0: Operation continuing on 1 devices.",
@@ -305,6 +304,8 @@ NOTHING = [
     "I/O error, dev loop1, sector 1314944 op 0x1:(WRITE) flags 0x0 phys_seg 2 prio class 2",
     "I/O error, dev sr0, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2",
     "Buffer I/O error on device loop1, logical block 164368",
+    "Buffer I/O error on device dm-4, logical block 2920458",  # a user's encrypted image, or a disk with its own line
+    "Buffer I/O error on dev rbd0, logical block 0, async page read",
     "EXT4-fs error (device loop1): ext4_check_bdev_write_error:217: comm rs:main: Error while async write back",
     "nfs: server 192.168.0.1 OK",
 ]

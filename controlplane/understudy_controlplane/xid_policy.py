@@ -99,6 +99,7 @@ class PolicyRow(_Strict):
 _BUS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]"
 _PARTS = {
     "{bus}": _BUS,
+    "{drive}": r"(?!loop|nbd|ram|zram|sr\d|fd\d|dm-|rbd|drbd|ublk)[a-z][\w!-]{0,31}",  # nor one with a disk below it
     "{disk}": r"(?!loop|nbd|ram|zram|sr\d|fd\d)[a-z][\w!-]{0,31}",  # not one that a user owns, or that has no medium
     "{interface}": _BUS + r" [\w.@-]{1,15}(?: \(\w{1,32}\))?",
     "{mlx5}": _BUS + r": (?:\w{1,64}:\d{1,6}:\(pid \d{1,10}\): )?",

@@ -156,6 +156,15 @@ def test_bytes_and_time_are_bounded_and_what_was_not_looked_at_is_named(tmp_path
     assert found == [] and "-1 seconds went by" in notes[0]
 
 
+def test_a_checkpoint_with_a_very_deep_folder_hides_no_other(tmp_path: Path) -> None:
+    put(tmp_path / "step-2" / "/".join("d" * 30) / "more.pt", "zip")
+    for step in (1, 2):
+        put(tmp_path / f"step-{step}" / "model.pt", "zip")
+    found, notes = scanned(tmp_path)
+    assert [one.step for one in found] == [2, 1]
+    assert len(notes) == 1 and "24 folders deep" in notes[0]
+
+
 def test_files_of_others_count_as_there_and_are_not_opened(tmp_path: Path) -> None:
     put(tmp_path / "step-1" / "model.safetensors", "tensors 20")
     put(tmp_path / "step-1" / "optimizer.pt", "zip")
