@@ -130,3 +130,35 @@ def test_a_setting_that_distinguishes_no_port_changes_nothing(setting: str) -> N
 def test_the_only_port_of_a_node_is_for_training() -> None:
     assert roles([Port("mlx5_0", 1, "Ethernet", rate_gbps_max=25.0)], "") == {"mlx5_0/1": PortRole.TRAINING}
     assert roles([], "") == {}
+
+
+def fabric(*ports: tuple[str, str, float | None]) -> dict[str, str]:
+    """Roles of mlx5_0, mlx5_1, ...: link layer, adapter and highest rate of each; None: never up in this boot."""
+    found = [
+        Port(f"mlx5_{number}", 1, link_layer, adapter=adapter, rate_gbps_max=gbps, was_active=gbps is not None)
+        for number, (link_layer, adapter, gbps) in enumerate(ports)
+    ]
+    return {label.partition("/")[0]: role.value for label, role in roles(found, "").items()}
+
+
+UNUSED = ("InfiniBand", "VPI", None)
+
+
+@pytest.mark.parametrize(("count", "gbps"), [(2, 400.0), (2, 200.0), (4, 100.0), (1, 400.0), (2, 100.0), (1, 200.0)])
+@pytest.mark.parametrize("unused_first", [True, False])
+def test_adapters_without_cables_are_not_for_training(count: int, gbps: float, unused_first: bool) -> None:
+    used = [("Ethernet", "RoCE", gbps)] * count
+    found = [*fabric(*([UNUSED] * 2 + used if unused_first else used + [UNUSED] * 2)).values()]
+    other, training = ["other"] * 2, ["training"] * count
+    assert found == (other + training if unused_first else training + other)
+
+
+def test_four_ports_without_cables_are_not_for_training_either_beside_as_many_with() -> None:
+    used = [("Ethernet", "RoCE", 200.0)] * 4
+    assert [*fabric(*[UNUSED] * 4, *used).values()] == ["other"] * 4 + ["training"] * 4
+
+
+@pytest.mark.parametrize("storage", [1, 2, 4])
+def test_infiniband_that_is_down_since_the_boot_is_for_training_beside_fast_storage(storage: int) -> None:
+    found = fabric(*[("InfiniBand", "NDR", None)] * 8, *[("Ethernet", "storage", 400.0)] * storage)
+    assert [*found.values()] == ["training"] * 8 + ["other"] * storage

@@ -21,6 +21,10 @@ RoCE beside one of InfiniBand to a file system).
 """
 NEVER_UP_GBPS = 100.0
 """Rate of a port that was not up in this boot. The kernel shows 10 Gb/s for it, whatever the port can do."""
+FABRIC_PORTS_MIN = 4
+"""So many ports of InfiniBand that were not up in this boot, and more than any other adapters have in use, are a fabric
+that is down. Fewer may have no cables: an adapter that can do both is InfiniBand until it is set to Ethernet.
+"""
 
 
 def hca_setting(text: str) -> str:
@@ -54,12 +58,24 @@ def roles(ports: Sequence[Port], setting: str) -> Mapping[str, PortRole]:
     others = [port for port in ports if port.role is PortRole.TRAINING]
     training = [port for port in others if is_named(setting, port.device, port.number)] if setting else []
     if not training or len(training) == len(others):  # the setting distinguishes none
-        rates: dict[tuple[str, str], float] = {}
+        groups: dict[tuple[str, str], list[Port]] = {}
         for port in others:
-            weight = INFINIBAND_WEIGHT if port.link_layer == "InfiniBand" else 1.0
-            alike = (port.link_layer, port.adapter)
-            rates[alike] = rates.get(alike, 0.0) + weight * (port.rate_gbps_max or NEVER_UP_GBPS)
-        fastest = max(rates, key=rates.__getitem__, default=None)
-        training = [port for port in others if (port.link_layer, port.adapter) == fastest]
+            groups.setdefault((port.link_layer, port.adapter), []).append(port)
+        in_use = max((len(alike) for alike in groups.values() if _was_up(alike)), default=0)
+        training = max(groups.values(), key=lambda alike: (_gbps(alike, in_use), _was_up(alike)), default=[])
     found = {port.label: PortRole.OTHER if port in others else port.role for port in ports}
     return found | {port.label: PortRole.TRAINING for port in training}
+
+
+def _was_up(alike: Sequence[Port]) -> bool:
+    """True if one of these ports was up in this boot."""
+    return any(port.rate_gbps_max for port in alike)
+
+
+def _gbps(alike: Sequence[Port], in_use: int) -> float:
+    """Rate of these ports together, with the weight of InfiniBand. `in_use`: as many ports has the largest group of
+    which one was up.
+    """
+    is_fabric = _was_up(alike) or len(alike) >= max(FABRIC_PORTS_MIN, in_use + 1)
+    weight = INFINIBAND_WEIGHT if is_fabric and alike[0].link_layer == "InfiniBand" else 1.0
+    return weight * sum(port.rate_gbps_max or NEVER_UP_GBPS for port in alike)
