@@ -162,3 +162,27 @@ def test_four_ports_without_cables_are_not_for_training_either_beside_as_many_wi
 def test_infiniband_that_is_down_since_the_boot_is_for_training_beside_fast_storage(storage: int) -> None:
     found = fabric(*[("InfiniBand", "NDR", None)] * 8, *[("Ethernet", "storage", 400.0)] * storage)
     assert [*found.values()] == ["training"] * 8 + ["other"] * storage
+
+
+NDR = ("InfiniBand", "A", 400.0)
+
+
+@pytest.mark.parametrize(
+    ("alike", "others", "joins"),
+    [
+        (7, [("InfiniBand", "B", 400.0)], True),
+        (3, [("InfiniBand", "B", 400.0)], True),
+        (1, [("InfiniBand", "B", 400.0)], True),
+        (8, [("InfiniBand", "B", 400.0)], False),  # nothing is missing among the eight: it is for storage
+        (7, [("InfiniBand", "B", 200.0)], False),
+        (7, [("InfiniBand", "B", None)], False),  # whether it is one of them shows once it is up
+        (7, [("Ethernet", "B", 400.0)], False),
+        (7, [("InfiniBand", "B", 400.0)] * 2, False),
+        (7, [("InfiniBand", "B", 400.0), ("InfiniBand", "C", 400.0)], False),  # which one of them is not known
+    ],
+)
+def test_a_card_that_was_replaced_by_one_of_another_board_is_for_training(
+    alike: int, others: list[tuple[str, str, float | None]], joins: bool
+) -> None:
+    found = fabric(*[NDR] * alike, *others)
+    assert [*found.values()] == ["training"] * alike + ["training" if joins else "other"] * len(others)

@@ -401,6 +401,10 @@ class TestPorts:
         (finding,) = found(b.snapshot(node), ports_per_node=2)
         assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
         assert finding.evidence.shown()["not_active"] == ["mlx5_0/2"]
+        assert finding.summary == "1 of 2 fabric ports for training are active"
+        other = port(3, role=PortRole.OTHER)
+        (finding,) = found(b.snapshot(replace(node, ports=(*node.ports, other))), ports_per_node=2)
+        assert finding.evidence.shown()["not_for_training"] == ["mlx5_0/3"]
         no_adapter = b.node("n2", gpus=(b.gpu(),))
         assert findings(b.snapshot(no_adapter), ports_per_node=2) == [
             ("n2", Signal.HEALTH_SUSPECTED, "infiniband.too_few_ports")
@@ -425,6 +429,7 @@ class TestPorts:
         (finding,) = found(b.snapshot(node, **stopped(200.0)))
         assert (finding.signal, finding.rule) == (Signal.RECORDED, "fabric.other_port_down")
         assert "port mlx5_0/2 is DOWN" in finding.summary
+        assert ("NCCL_IB_HCA in /etc/nccl.conf" in finding.summary) is (role is not PortRole.NVSWITCH)
         assert not node.has_port_down
         assert second_signals(node, None) == []
 

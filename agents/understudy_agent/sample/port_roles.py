@@ -2,7 +2,8 @@
 the NVSwitches, and are no fault of a node where they are down.
 
 The kernel does not show it. Certain is what a port's VPD says, and what the site sets for all programs on the node:
-NCCL_IB_HCA in /etc/nccl.conf. Else adapters are compared: those for training are alike, and together the fastest.
+NCCL_IB_HCA in /etc/nccl.conf. Else adapters are compared: those for training are alike, but for one that may
+have been replaced, and together the fastest.
 Sources: nvidia-fabricmanager-start.sh looks for "SMDL=SW_MNG" in the VPD (ports by which the Fabric Manager reaches the
 NVSwitches of HGX B200 and B300, Fabric Manager User Guide); NCCL 2.30: src/transport/net_ib/init.cc, src/misc/utils.cc,
 src/misc/param.cc.
@@ -10,7 +11,7 @@ src/misc/param.cc.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from understudy_wire.hardware import Port, PortRole
 
@@ -63,8 +64,22 @@ def roles(ports: Sequence[Port], setting: str) -> Mapping[str, PortRole]:
             groups.setdefault((port.link_layer, port.adapter), []).append(port)
         in_use = max((len(alike) for alike in groups.values() if _was_up(alike)), default=0)
         training = max(groups.values(), key=lambda alike: (_gbps(alike, in_use), _was_up(alike)), default=[])
+        training = [*training, *_replacement(groups.values(), training)]
     found = {port.label: PortRole.OTHER if port in others else port.role for port in ports}
     return found | {port.label: PortRole.TRAINING for port in training}
+
+
+def _replacement(groups: Iterable[Sequence[Port]], training: Sequence[Port]) -> Sequence[Port]:
+    """The card of another board by which one of those for training was replaced, if any. Those come in even numbers:
+    one is missing, and there is a single card of one port with their link layer and rate.
+    """
+    gbps = max((port.rate_gbps_max or 0.0 for port in training), default=0.0)
+    if len(training) % 2 == 0 or not gbps:
+        return ()
+    like = (training[0].link_layer, gbps)
+    single = [alike for alike in groups if alike is not training and len(alike) == 1]
+    found = [alike for alike in single if (alike[0].link_layer, alike[0].rate_gbps_max) == like]
+    return found[0] if len(found) == 1 else ()
 
 
 def _was_up(alike: Sequence[Port]) -> bool:

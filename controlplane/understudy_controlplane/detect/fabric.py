@@ -166,13 +166,15 @@ def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alik
 
 
 def _other_down(snapshot: Snapshot, node: NodeView, port: Port, seconds: float) -> Finding:
-    use = "it manages NVSwitches" if port.role is PortRole.NVSWITCH else "it is for storage or management"
+    why = "its adapter differs from those that do, or NCCL_IB_HCA in /etc/nccl.conf leaves it out"
+    if port.role is PortRole.NVSWITCH:
+        why = "it manages NVSwitches"
     return Finding(
         Signal.RECORDED,
         "fabric.other_port_down",
         node.name,
         (node.heard_at or snapshot.now) - seconds,
-        f"port {port.label} is {port.state or 'gone'} for {seconds:.0f} s; no gang trains over it: {use}",
+        f"port {port.label} is {port.state or 'gone'} for {seconds:.0f} s; it does not count for training: {why}",
         Evidence({"port": port.label, "role": port.role.value, "adapter": port.adapter, "down_seconds": seconds}),
         detail=HardwareDetail(part=port.label, boot_id=node.boot_id),
     )
@@ -262,14 +264,21 @@ def too_few_ports(node: NodeView, policy: Hardware) -> Iterator[Finding]:
     down = sum(port.was_active and port.state != ACTIVE for port in training)  # these are judged by themselves
     if active + down < expected:
         dead = [port.label for port in training if port.state != ACTIVE]
+        others = [port.label for port in node.ports if port.role is PortRole.OTHER and port.state == ACTIVE]
         yield Finding(
             Signal.HEALTH_SUSPECTED,
             "infiniband.too_few_ports",
             node.name,
             node.heard_at or 0.0,
-            f"{active} fabric ports are active where there should be {expected}",
+            f"{active} of {expected} fabric ports for training are active",
             Evidence(
-                {"ports": active, "expected": expected, "not_active": list(dead), "repair": Repair.MANUAL_REPAIR.value}
+                {
+                    "ports": active,
+                    "expected": expected,
+                    "not_active": [*dead],
+                    "not_for_training": [*others],
+                    "repair": Repair.MANUAL_REPAIR.value,
+                }
             ),
             detail=HardwareDetail(repair=Repair.MANUAL_REPAIR),
         )
