@@ -167,8 +167,8 @@ class Hardware(Section):
     ports_per_node: int = Field(
         0,
         ge=0,
-        description="Fabric ports that should be active on every node with GPUs; with fewer it is suspect, and fails "
-        "its validation. 0: not checked.",
+        description="Fabric ports for training that should be active on every node with GPUs; with fewer it is "
+        "suspect, and fails its validation. 0: not checked.",
     )
     baseline: dict[str, dict[str, str]] = Field(
         {},
