@@ -131,10 +131,14 @@ def parse_config(text: str, origin: str, environment: Mapping[str, str] = os.env
 
 def _checked(url: str, origin: str) -> str:
     """Raises ConfigError."""
+    remedy = "write an IPv6 address in brackets: http://[fd00::1]:7117"
     try:
-        _ = urlsplit(url).port
+        parts = urlsplit(url)
+        host, _, _ = parts.netloc.rpartition("@")[2].rpartition(":")
+        if ":" not in host or host.endswith("]"):
+            remedy = "a port is a number from 1 to 65535: http://head1:7117"
+        _ = parts.port
     except ValueError as error:
-        remedy = "write an IPv6 address in brackets: http://[fd00::1]:7117"
         raise ConfigError(f"{origin}: control_plane_urls: {url}: {error}; {remedy}") from error
     return url
 

@@ -106,6 +106,24 @@ def test_each_key_with_a_wrong_value_is_named_with_cause_and_remedy(key: tuple[s
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "is_of_ipv6"),
+    [
+        ("http://h:99999", False),
+        ("http://h:71l7", False),
+        ("http://u:p@h:99999", False),
+        ("http://[fd00::1]:99999", False),
+        ("http://fd00::1:7117", True),
+        ("http://fd00::1", True),
+        ("http://[fd00::1:7117", True),
+    ],
+)
+def test_the_remedy_of_a_wrong_url_is_of_what_is_wrong_with_it(url: str, is_of_ipv6: bool) -> None:
+    remedy = "write an IPv6 address in brackets" if is_of_ipv6 else "a port is a number from 1 to 65535"
+    with pytest.raises(ConfigError, match=remedy):
+        parse_config(f'cluster = "c"\ncontrol_plane_urls = ["{url}"]', "agent.toml", {})
+
+
 def test_every_unknown_key_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("a1 = 1\nb2 = 2")
