@@ -122,7 +122,9 @@ def read_signal(body: bytes) -> None:
         alerts = [*msgspec.json.decode(body, type=AlertmanagerBody).counted]
     except NOT_UNDERSTOOD:
         return
-    found = [(alert, targets_of(alert.labels, lambda name: name in (*NODES, "rack r1"))) for alert in alerts]
+    found = [
+        (alert, targets_of(alert.labels, lambda name: name if name in (*NODES, "rack r1") else "")) for alert in alerts
+    ]
     signals = [alert.signal("facility", targets, Signals()) for alert, targets in found if targets]
     now, sender = next(HOURS), Identity(Role.SIGNALS, "facility", "", "10.0.0.1")
     entry = AuditEntry.of_request(sender, now, Verb.SIGNAL.value, "", "")

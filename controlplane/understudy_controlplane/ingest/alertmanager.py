@@ -9,9 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from understudy_controlplane.access.addresses import is_address
 from understudy_controlplane.config import SignalKind, Signals
 from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.topology import DomainKind
+from understudy_wire.addresses import split_port
 
 NODE_LABELS = ("node", "nodename", "hostname", "host", "instance")
 KIND_LABEL = "understudy_kind"
@@ -60,17 +62,20 @@ class AlertmanagerBody(msgspec.Struct, frozen=True):
         return (one for one in self.alerts if not one.name.startswith(OWN_ALERTS))
 
 
-def targets_of(labels: Mapping[str, str], is_known: Callable[[str], bool]) -> tuple[str, ...]:
-    """The node that an alert names; else the domains. An alert about one node may have the label of its rack too."""
+def targets_of(labels: Mapping[str, str], known_as: Callable[[str], str]) -> tuple[str, ...]:
+    """The node that an alert names; else the domains. An alert about one node may have the label of its rack too.
+    `known_as` is the name of a node or domain by its name or address; empty: not known.
+    """
     for label in NODE_LABELS:
         for name in _node_names(labels.get(label, "")):
-            if is_known(name):
-                return (name,)
+            if known := known_as(name):
+                return (known,)
     domains = (f"{kind} {labels[kind]}" for kind in DomainKind if kind in labels)
-    return tuple(one for one in domains if is_known(one))
+    return tuple(known for one in domains if (known := known_as(one)))
 
 
 def _node_names(value: str) -> Iterator[str]:
-    """Names that "n1.example.org:9100" may stand for: itself, n1.example.org and n1."""
-    without_port = value.partition(":")[0]
-    yield from dict.fromkeys(name for name in (value, without_port, without_port.partition(".")[0]) if name)
+    """Names that "n1.example.org:9100" may stand for: itself, n1.example.org and n1. An address has no short name."""
+    host = split_port(value)[0] if ":" in value else value
+    short = "" if is_address(host) else host.partition(".")[0]
+    yield from dict.fromkeys(name for name in (value, host, short) if name)

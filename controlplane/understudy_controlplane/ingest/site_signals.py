@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 import msgspec
@@ -27,6 +29,7 @@ from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
+from understudy_wire.addresses import canonical
 from understudy_wire.values import NOT_UNDERSTOOD
 
 log = structlog.get_logger()
@@ -142,6 +145,19 @@ def _is_known(snapshot: Snapshot) -> Callable[[str], bool]:
     return lambda name: name in snapshot.nodes or name in snapshot.domains or name in snapshot.topology.by_label
 
 
+def known_as(snapshot: Snapshot) -> Callable[[str], str]:
+    """What a name stands for: the node or domain of that name, or the only node with this NodeAddr; empty: nothing."""
+    is_known = _is_known(snapshot)
+
+    @cache
+    def at() -> Mapping[str, str]:
+        addresses = {name: canonical(node.slurm.address) for name, node in snapshot.nodes.items() if node.slurm}
+        nodes = Counter(addresses.values())
+        return {address: name for name, address in addresses.items() if nodes[address] == 1}
+
+    return lambda name: name if is_known(name) else at().get(canonical(name), "")
+
+
 def _reported(body: SignalBody, snapshot: Snapshot, label: str) -> ReportedSignal:
     is_known = _is_known(snapshot)
     key = body.key or _key_of(body)
@@ -157,12 +173,12 @@ def _key_of(body: SignalBody) -> str:
 
 
 def _of_alerts(body: AlertmanagerBody, snapshot: Snapshot, label: str, deps: SignalDependencies) -> _Batch:
-    policy, is_known = deps.current.config.signals, _is_known(snapshot)
+    policy, known = deps.current.config.signals, known_as(snapshot)
     firing: list[ReportedSignal] = []
     over: list[ReportedSignal] = []
     ignored: list[str] = []
     for alert in body.counted:
-        targets = targets_of(alert.labels, is_known)
+        targets = targets_of(alert.labels, known)
         if targets:
             (over if alert.status == "resolved" else firing).append(alert.signal(label, targets, policy))
         else:
