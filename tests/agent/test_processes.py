@@ -44,6 +44,7 @@ class Proc:
         flags: int = 0,
         pending: str = "",
         switches: int = 2,
+        dumping: bool = False,
         threads: int = 1,
         pid: int = PID,
     ) -> None:
@@ -53,6 +54,7 @@ class Proc:
         status = (RECORDED / "waiting.status").read_text()
         status = re.sub(r"(?m)^SigPnd:\t.*", f"SigPnd:\t{pending or '0' * 16}", status)
         status = re.sub(r"(?m)^voluntary_ctxt_switches:\t.*", f"voluntary_ctxt_switches:\t{switches}", status)
+        status = status.replace("CoreDumping:\t0", f"CoreDumping:\t{dumping:d}")
         status = re.sub(r"(?m)^Uid:\t0\t", "Uid:\t1000\t", status)
         for name, text in (("stat", stat), ("status", status), ("wchan", (RECORDED / "waiting.wchan").read_text())):
             self.write(f"{pid}/task/{number}/{name}", text)
@@ -151,6 +153,25 @@ def test_a_thread_that_is_stuck_beside_others_names_its_process(proc: Proc) -> N
     proc.thread(PID + 1, threads=2)
     proc.devices("nvidia1")
     assert [(one.pid, one.why) for one in proc.read(120)] == [(PID, Stuck.WAITING)]
+
+
+def test_threads_that_wait_while_a_core_is_written_are_not_stuck(proc: Proc) -> None:
+    """Before Linux 5.16 they wait in exit_mm (state D, PF_EXITING). A SIGKILL meanwhile ends the dump."""
+    proc.thread(state="R", dumping=True, threads=2)
+    proc.thread(PID + 1, flags=ENDING, dumping=True, threads=2)
+    proc.devices("nvidia1")
+    assert proc.read(600) == []
+    proc.thread(dumping=True, pending=KILLED, threads=2)
+    assert proc.read() == []
+    assert [(one.why, one.seconds) for one in proc.read(60)] == [(Stuck.KILLED, 60.0)]
+
+
+def test_a_core_that_is_never_begun_because_a_thread_does_not_end_is_no_excuse(proc: Proc) -> None:
+    proc.thread(state="D", dumping=True, threads=2)
+    proc.thread(PID + 1, pending=KILLED, dumping=True, threads=2)
+    proc.devices("nvidia1")
+    proc.read()
+    assert [one.why for one in proc.read(60)] == [Stuck.KILLED]
 
 
 def test_a_zombie_whose_threads_live_keeps_its_gpu(proc: Proc) -> None:

@@ -27,8 +27,8 @@ def test_a_process_that_sigkill_does_not_end_makes_its_node_a_suspect_that_a_reb
     (one,) = found(stuck(where="nvidia_close", job_id=7))
     assert (one.node, one.signal, one.rule) == ("n3", Signal.HEALTH_SUSPECTED, "processes.unkillable")
     assert one.summary == (
-        "process 4711 (python; user researcher, job 7) has GPU 1 open and does not end: SIGKILL was sent 61 s ago "
-        "(in nvidia_close)"
+        "process 4711 (python; user researcher, job 7) has GPU 1 open and does not end: it was killed or has exited, "
+        "61 s ago (in nvidia_close)"
     )
     assert isinstance(one.detail, HardwareDetail) and one.detail.repair is Repair.REBOOT
 

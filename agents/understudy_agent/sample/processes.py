@@ -2,7 +2,8 @@
 
 - A thread that waits in the kernel for two minutes without a context switch (state D): the kernel's own measure of a
   hung task (`check_hung_task` of kernel/hung_task.c).
-- A thread that SIGKILL does not end: the signal is pending, or the thread is ending (PF_EXITING).
+- A thread that SIGKILL does not end: the signal is pending, or the thread is ending (PF_EXITING). While a core is
+  written the other threads of its process wait for that, ending, and are not stuck.
 - A zombie whose other threads live.
 
 A process that ends closes its files before it waits for the driver, so what it has open is read early, and again at
@@ -115,7 +116,10 @@ class Processes:
         if thread.state not in "DR" and not thread.flags & _EXITING:
             return None
         status = self._text(f"{process}/task/{number}/status")
-        if thread.flags & _EXITING or any(int(bits, 16) & _SIGKILL for bits in _PENDING.findall(status)):
+        killed = any(int(bits, 16) & _SIGKILL for bits in _PENDING.findall(status))
+        if "CoreDumping:\t1" in status and (thread.flags & _EXITING or not killed):
+            return None
+        if thread.flags & _EXITING or killed:
             return Sign(number, Stuck.KILLED)
         return Sign(number, Stuck.WAITING, sum(map(int, _SWITCHES.findall(status)))) if thread.state == "D" else None
 

@@ -17,7 +17,7 @@ KILLED_SECONDS = 60.0
 """Slurm too gives up on such a process after this time (UnkillableStepTimeout), and drains the node."""
 
 WORDS = {
-    Stuck.KILLED: "does not end: SIGKILL was sent {seconds:.0f} s ago",
+    Stuck.KILLED: "does not end: it was killed or has exited, {seconds:.0f} s ago",
     Stuck.WAITING: "has waited in the kernel for {seconds:.0f} s",
     Stuck.ZOMBIE: "has threads left {seconds:.0f} s after its first thread ended",
 }
