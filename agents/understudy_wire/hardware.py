@@ -179,7 +179,7 @@ STUCK_PROCESSES_MAX = 16
 class Stuck(WireEnum):
     UNKNOWN = "unknown"
 
-    KILLED = "killed"  # or it exits; and it has not ended
+    KILLED = "killed"  # or exits, and has not ended
     WAITING = "waiting"  # in the kernel, without a context switch
     ZOMBIE = "zombie"  # its first thread has ended, and others have not
 

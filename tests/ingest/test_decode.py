@@ -14,7 +14,7 @@ from msgspec import inspect
 from tests import builders as b
 from understudy_controlplane.ingest.decode import decode_report
 from understudy_wire.files import FileOutcome, FileResult
-from understudy_wire.hardware import Disk, Gpu, GpuStatus, Host, Port
+from understudy_wire.hardware import STUCK_PROCESSES_MAX, Disk, Gpu, GpuStatus, Host, Port, Stuck, StuckProcess
 from understudy_wire.messages import Report
 from understudy_wire.values import EPOCH_SECONDS_MAX, NOT_UNDERSTOOD, SIZE_MAX
 
@@ -106,6 +106,22 @@ def test_the_name_of_a_users_file_costs_no_report() -> None:
     decoded = decode_report(msgspec.json.encode(msgspec.structs.replace(WELL, file_result=result)))
     assert decoded.report.file_result == FileResult(7, FileOutcome.BAD, "it names x .distcp")
     assert len(decoded.ignored) == 1
+
+
+@pytest.mark.parametrize("odd", [{"why": 3}, {"why": None}, {"gpus": None}, {"gpus": [7]}, {"pid": -1}])
+def test_an_odd_process_is_left_out_alone(odd: dict[str, Any]) -> None:
+    stuck = StuckProcess(7, 1000, "python", Stuck.KILLED, 61.0)
+    message = with_value((), "processes", [msgspec.to_builtins(stuck) | odd, msgspec.to_builtins(stuck)])
+    decoded = decode_report(msgspec.json.encode(message))
+    assert decoded.report == msgspec.structs.replace(WELL, processes=[stuck])
+    assert [one.partition(":")[0] for one in decoded.ignored] == ["a process that is stuck cannot be read"]
+
+
+def test_of_more_processes_than_a_report_may_have_the_first_count() -> None:
+    stuck = [StuckProcess(pid, 1000, "python", Stuck.KILLED, 61.0) for pid in range(STUCK_PROCESSES_MAX + 1)]
+    decoded = decode_report(msgspec.json.encode(with_value((), "processes", msgspec.to_builtins(stuck))))
+    assert decoded.report == msgspec.structs.replace(WELL, processes=stuck[:STUCK_PROCESSES_MAX])
+    assert decoded.ignored == ["Report.processes has more than 16 items: the others are left out"]
 
 
 def test_a_result_that_cannot_be_read_is_left_out_alone() -> None:

@@ -13,7 +13,7 @@ from msgspec import inspect, structs
 
 from understudy_wire.facts import Anomaly, AnomalyKind, Fact, HardwareEvent, HardwareKind, RestoreOutcome, RestoreReport
 from understudy_wire.files import FileResult
-from understudy_wire.hardware import Part
+from understudy_wire.hardware import Part, StuckProcess
 from understudy_wire.messages import RELEASE, Keeper, Report
 from understudy_wire.ranks import ProgramFiles, RankWindow
 from understudy_wire.unknown import KIND, NAME_CHARACTERS_MAX, unknown_in
@@ -27,9 +27,17 @@ _of_users: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
     "facts": ("a fact", msgspec.json.Decoder(Fact)),
     "ranks": ("what a rank reports", msgspec.json.Decoder(RankWindow)),
     "parts": ("a part of the node", msgspec.json.Decoder(Part)),
+    "processes": ("a process that is stuck", msgspec.json.Decoder(StuckProcess)),
     "programs": ("a program's files", msgspec.json.Decoder(ProgramFiles)),
 }
 """Lists in a report, of which each item is read alone where the report cannot be read as a whole."""
+_lengths = {
+    field.name: kind.max_length
+    for field in structs.fields(Report)
+    for one in [inspect.type_info(field.type)]
+    for kind in (one.types if isinstance(one, inspect.UnionType) else (one,))
+    if isinstance(kind, inspect.ListType)
+}
 _alone: dict[str, tuple[str, msgspec.json.Decoder[Any]]] = {
     "keeper": ("what the keeper reports", msgspec.json.Decoder(Keeper)),
     "file_result": ("what became of a task on files", msgspec.json.Decoder(FileResult)),
@@ -83,8 +91,10 @@ def _readable(body: bytes) -> tuple[bytes, list[str], list[str]]:
             kinds += [kind] if kind else []
             ignored += [objection] if objection else []
             kept += [] if objection else [item]
+        if (most := _lengths[name]) is not None and len(kept) > most:
+            ignored.append(f"Report.{name} has more than {most} items: the others are left out")
         if items is not None:
-            members[name] = msgspec.Raw(msgspec.json.encode(kept))
+            members[name] = msgspec.Raw(msgspec.json.encode(kept[:most]))
     hardware = {name: msgspec.json.decode(raw) for name, raw in members.items() if name not in _not_mended}
     _mend(Report, hardware, ignored)
     members = {name: raw for name, raw in members.items() if name in _not_mended} | {
