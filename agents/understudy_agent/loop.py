@@ -346,5 +346,5 @@ class Agent:
             kernel_log_policy=self._kernel_log.policy_version,
             file_result=self._file_tasks.result,
             keeper=self._keeper,
-            processes=self._processes,
+            processes=[] if self._process_sampler.silent_seconds() else self._processes,
         )

@@ -21,9 +21,10 @@ from understudy_agent.config import Config, HostConfig
 from understudy_agent.sample.gpus import GpuSource
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent, NvmlSample
+from understudy_agent.sample.processes import Processes
 from understudy_agent.sample.sampler import Sampler
 from understudy_wire.facts import HardwareEvent, KernelEvent
-from understudy_wire.hardware import Gpu, GpuStatus, Host, Part, PartKind, Port
+from understudy_wire.hardware import Gpu, GpuStatus, Host, Part, PartKind, Port, Stuck, StuckProcess
 
 pytestmark = pytest.mark.integration
 
@@ -133,29 +134,31 @@ def test_a_driver_that_does_not_answer_is_reported(plane: FakeControlPlane, conf
         plane.wait_for(lambda plane: plane.reports[-1].nvml_silent_seconds == 12)
 
 
-def test_ports_and_host_that_can_no_longer_be_read_are_not_reported_as_they_were(
+def test_ports_host_and_processes_that_can_no_longer_be_read_are_not_reported_as_they_were(
     plane: FakeControlPlane, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeFabric(tmp_path).lay_out(1)
     hangs, healed = threading.Event(), threading.Event()
 
-    def read(*arguments: Any) -> Host:
+    def read(value: Any, *arguments: Any) -> Any:
         if hangs.is_set():
             healed.wait()
-        return Host(memory_total_bytes=1)
+        return value
 
-    monkeypatch.setattr(loop, "read_host", read)
+    monkeypatch.setattr(loop, "read_host", partial(read, Host(memory_total_bytes=1)))
+    monkeypatch.setattr(Processes, "read", partial(read, [StuckProcess(7, 1000, "python", Stuck.KILLED, 61.0)]))
     monkeypatch.setattr(loop, "HOST_SECONDS", 0.05)
+    monkeypatch.setattr(loop, "PROCESSES_SECONDS", 0.05)
     monkeypatch.setattr(loop, "Sampler", partial(Sampler, silent_after_seconds=0.3))
     reading_host = msgspec.structs.replace(config, host=HostConfig(sys=tmp_path, disks=(tmp_path,)))
     with running_agent(reading_host):
-        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].host)
+        plane.wait_for(lambda plane: plane.reports and plane.reports[-1].host and plane.reports[-1].processes)
         assert plane.reports[-1].host_silent_seconds == 0
         hangs.set()
-        plane.wait_for(lambda plane: plane.reports[-1].host is None)
+        plane.wait_for(lambda plane: plane.reports[-1].host is None and not plane.reports[-1].processes)
         assert plane.reports[-1].host_silent_seconds >= 0.3
         healed.set()
-        plane.wait_for(lambda plane: plane.reports[-1].host)
+        plane.wait_for(lambda plane: plane.reports[-1].host and plane.reports[-1].processes)
 
 
 def test_ports_and_host_are_reported_and_an_outage_is_a_fact(
