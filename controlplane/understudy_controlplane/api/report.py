@@ -16,7 +16,6 @@ from understudy_controlplane.decide.observed import records
 from understudy_controlplane.detect.lemon import lemons
 from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs
 from understudy_controlplane.fleet.durations import DAY_SECONDS
-from understudy_controlplane.fleet.gpu import whole_gpus
 from understudy_controlplane.store.history import HistoryStore
 from understudy_controlplane.store.report import ReportStore
 
@@ -101,7 +100,7 @@ def gpus_of(deps: ReadDependencies) -> Callable[[str], int]:
     """How many GPUs a node has; where nothing is known of it, as many as the largest, or 1."""
     snapshot = deps.pulse.snapshot
     views = snapshot.nodes if snapshot is not None else {}
-    known = {name: whole_gpus(view.gpus, view.slurm.gres if view.slurm else "") for name, view in views.items()}
+    known = {name: view.whole_gpus for name, view in views.items()}
     usual = max(known.values(), default=0) or 1
     return lambda node: known.get(node) or usual
 

@@ -10,7 +10,6 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide.spares import takes_into_pool
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, RepairDetail, Signal
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.gpu import whole_gpus
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT, HELD_BY_PEOPLE, REASON_PREFIX, NodeState, NodeView
@@ -406,7 +405,7 @@ def validation_plan(
         label=label,
         suspect=node.state is NodeState.SUSPECT,
         peers=peers,
-        gpus=0 if node.in_mig_mode else whole_gpus(node.gpus, node.slurm.gres if node.slurm is not None else ""),
+        gpus=0 if node.in_mig_mode else node.whole_gpus,
         other_ports=tuple(port.label for port in node.ports if port.role is not PortRole.TRAINING),
     )
 

@@ -14,7 +14,7 @@ from understudy_controlplane.detect.gpu_finding import gpu_finding
 from understudy_controlplane.detect.standstill import fault_or_at_job_end
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
-from understudy_controlplane.fleet.gpu import nvml_error, whole_gpus
+from understudy_controlplane.fleet.gpu import nvml_error
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
@@ -73,14 +73,9 @@ def gpu_in_set(snapshot: Snapshot, node: NodeView, gpu: Gpu, policy: Hardware) -
         )
 
 
-def expected_gpus(node: NodeView) -> int:
-    """0: a node without GPUs."""
-    return whole_gpus(node.gpus, node.slurm.gres if node.slurm is not None else "")
-
-
 def lacks_gpus(node: NodeView) -> bool:
     """NVML can read fewer GPUs at this moment than the node has: it must not become a gang's spare."""
-    return node.gpus_readable is not None and node.gpus_readable.count < expected_gpus(node)
+    return node.gpus_readable is not None and node.gpus_readable.count < node.whole_gpus
 
 
 def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Finding]:
@@ -91,7 +86,7 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
     if not lacks_gpus(node) or node.nvml_silent_seconds or (node.gpus and not unreadable):
         return
     assert node.gpus_readable is not None
-    expected, count = expected_gpus(node), node.gpus_readable.count
+    expected, count = node.whole_gpus, node.gpus_readable.count
     since = node.gpus_readable.fewer_since(len(node.gpus) or expected)
     if now - since < policy.gpu_unreadable_seconds:
         return
@@ -122,7 +117,7 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
 
 def too_few_gpus(node: NodeView) -> Iterator[Finding]:
     """Missing since before the node booted, so that its agent has never seen them."""
-    expected = expected_gpus(node)
+    expected = node.whole_gpus
     if expected > len(node.gpus) > 0:
         yield Finding(
             Signal.HEALTH_SUSPECTED,

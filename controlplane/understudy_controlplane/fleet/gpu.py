@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_controlplane.fleet.gres import gpus_of_gres
-from understudy_wire.hardware import Gpu
 from understudy_wire.messages import Report
 
 _NVML_ERROR = re.compile(r"NVML error (\d{1,9})\b")
@@ -63,15 +61,6 @@ def reads_nvml(report: Report) -> bool:
         or report.nvml_silent_seconds
         or any("NVML" in problem for problem in report.problems)
     )
-
-
-def whole_gpus(gpus: Sequence[Gpu], gres: str) -> int:
-    """How many GPUs the node has: those seen in this boot, and where NVML says that none is in MIG mode, at least as
-    many as Slurm has. Of GPUs in MIG mode Slurm has the instances. 0: none is known.
-    """
-    modes = {gpu.mig_mode for gpu in gpus}
-    is_certain = not gpus or (False in modes and True not in modes)
-    return max(len(gpus), gpus_of_gres(gres) if is_certain else 0)
 
 
 def nvml_error(text: str) -> int | None:

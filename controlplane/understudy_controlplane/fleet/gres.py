@@ -5,7 +5,7 @@ registered it shows slurm.conf's own text, which `_get_gres_cnt` reads (src/comm
 src/interfaces/gres.c).
 
 One of `gpu` is what a job can ask for: a GPU, or an instance of a GPU in MIG mode. Its type is a name that the site
-chooses and does not distinguish them: only NVML does (`fleet.gpu.whole_gpus`).
+chooses and does not distinguish them: only NVML does (`NodeView.whole_gpus`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import GpusReadable
+from understudy_controlplane.fleet.gres import gpus_of_gres
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
@@ -241,6 +242,15 @@ class NodeView:
     def in_mig_mode(self) -> bool:
         """A GPU of it is split into instances, which end with its reset."""
         return any(gpu.mig_mode for gpu in self.gpus)
+
+    @property
+    def whole_gpus(self) -> int:
+        """How many GPUs it has: those seen in this boot, and where NVML says that none is in MIG mode, at least as many
+        as Slurm has. Of GPUs in MIG mode Slurm has the instances. 0: none is known.
+        """
+        modes = {gpu.mig_mode for gpu in self.gpus}
+        is_certain = not self.gpus or (False in modes and True not in modes)
+        return max(len(self.gpus), gpus_of_gres(self.slurm.gres) if is_certain and self.slurm is not None else 0)
 
     @property
     def has_port_down(self) -> bool:
