@@ -14,6 +14,7 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, MoveRequest, Request, Verb
@@ -227,6 +228,21 @@ class TestTestsOfNodesInService:
             tested = [under_test(f"n{i}", origin) for i in (7, 8)]
             held = b.snapshot(out, *tested, reservations=b.kept("n7", "n8"))
             assert [one.because for one in decided(held, b.config(**TESTED)) if one.subject == "n2"] == [because]
+
+    def test_none_begins_while_slurms_gpus_may_be_instances_that_nvml_does_not_show_yet(self) -> None:
+        """A healthy node that was tested for 28 GPUs would be quarantined and rebooted again and again."""
+        booted = replace(
+            suspect("n5"),
+            slurm=replace(b.slurm_node("n5"), gres="gpu:28"),
+            gpus=tuple(b.gpu(index, mig_mode=False) for index in range(4)),
+        )
+        tests = {}
+        for seconds in (60.0, 181.0):
+            young = replace(booted, gpus_readable=GpusReadable(4, b.NOW - seconds))
+            (tests[seconds],) = [one for one in decided(b.snapshot(young), b.config(**TESTED)) if one.row == 255]
+        assert (tests[60.0].action, tests[60.0].because) == (Action.NOTHING, Because.BUSY)
+        assert "Slurm has 28 GPUs or instances of GPUs, and NVML shows 4" in tests[60.0].reason
+        assert tests[181.0].action is Action.VALIDATE
 
     def test_no_more_suspects_than_may_be_are_tested_at_once(self) -> None:
         decisions = decided(b.snapshot(*(suspect(f"n{i}") for i in range(1, 6))), b.config(**TESTED))

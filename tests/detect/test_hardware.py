@@ -137,13 +137,16 @@ class TestUnreadable:
         node = b.node("n3", slurm=eight_gpus("n3"), gpus_readable=none_since(61.0), problems=(text,) if text else ())
         (finding,) = found(b.snapshot(node))
         assert (finding.node, finding.signal, finding.rule) == ("n3", Signal.HEALTH_SUSPECTED, rule)
-        assert "0 of 8 GPUs" in finding.summary and text in finding.summary
+        assert "NVML can read no GPU for 61 s (Slurm has 8 GPUs or instances of GPUs)" in finding.summary
+        assert text in finding.summary
 
     @pytest.mark.parametrize("count", [1, 8])
     def test_gpus_that_cannot_be_read_make_the_node_suspect(self, count: int) -> None:
         readable = GpusReadable(8 - count, b.NOW - 900.0, {8: b.NOW - 61.0})
         node = b.node("n3", gpus=unreadable(count, MISMATCH), gpus_readable=readable)
-        assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "nvml.driver_mismatch")]
+        (finding,) = found(b.snapshot(node))
+        assert (finding.signal, finding.rule) == (Signal.HEALTH_SUSPECTED, "nvml.driver_mismatch")
+        assert f"NVML can read {8 - count} of 8 GPUs for 61 s (GPU " in finding.summary
 
     def test_one_that_was_never_readable_in_this_boot_counts_from_the_first_report(self) -> None:
         node = b.node("n3", gpus=unreadable(1, "Unknown Error (NVML error 999)"))

@@ -32,7 +32,7 @@ def test_nothing_is_missing_from_nodes_as_sites_have_them(site: dict[str, int | 
     assert gpus_of_gres(gres) == site["counts"]
     for mig in {bool(site["mig"]), None}:  # also where NVML did not say
         whole = node(gres, gpus, mig)
-        assert list(too_few_gpus(whole)) == []
+        assert list(too_few_gpus(b.NOW, whole)) == []
         assert not lacks_gpus(whole)
 
 
@@ -40,15 +40,24 @@ def test_nothing_is_missing_from_nodes_as_sites_have_them(site: dict[str, int | 
     ("gres", "gpus"), [("gpu:h100:8(S:0-1)", 7), ("gpu:a100:no_consume:4", 3), ("gpu:4,shard:16", 2)]
 )
 def test_a_gpu_is_missing_only_where_nvml_says_that_slurm_counts_whole_ones(gres: str, gpus: int) -> None:
-    assert [one.rule for one in too_few_gpus(node(gres, gpus, mig=False))] == ["gpus.too_few"]
+    assert [one.rule for one in too_few_gpus(b.NOW, node(gres, gpus, mig=False))] == ["gpus.too_few"]
     assert lacks_gpus(node(gres, gpus, mig=False))
     for uncertain in (True, None):
-        assert list(too_few_gpus(node(gres, gpus, mig=uncertain))) == []
+        assert list(too_few_gpus(b.NOW, node(gres, gpus, mig=uncertain))) == []
+
+
+def test_instances_are_not_missed_before_a_service_has_set_mig_mode_after_a_boot() -> None:
+    """NVML's mode is read once a minute, and Hopper does not keep it over a boot."""
+    booted = node("gpu:28", 4, mig=False)
+    for seconds, found in ((1.0, []), (120.0, []), (181.0, ["gpus.too_few"])):
+        young = replace(booted, gpus_readable=GpusReadable(4, b.NOW - seconds))
+        assert [one.rule for one in too_few_gpus(b.NOW, young)] == found
+        assert lacks_gpus(young)
 
 
 def test_each_node_of_a_mixed_fleet_is_judged_by_its_own_gres() -> None:
     fleet = [node("gpu:a100:4", 4, mig=False), node("gpu:h100:8", 8, mig=False), node("", 0, mig=None)]
-    assert [finding for one in fleet for finding in too_few_gpus(one)] == []
+    assert [finding for one in fleet for finding in too_few_gpus(b.NOW, one)] == []
 
 
 @pytest.mark.parametrize(

@@ -943,8 +943,9 @@ def test_a_suspect_is_tested_once_its_job_is_over_and_quarantined_if_it_fails(
     rehearsal.fake.job_ends_as["n6"] = "FAILED"
     wait_for(rehearsal, "n5", NodeState.PROBATION)
     wait_for(rehearsal, "n6", NodeState.QUARANTINED)
-    assert states_passed(rehearsal, "n5")[:3] == [140, 255, 220]
-    assert states_passed(rehearsal, "n6") == [140, 255, 225]
+    # The test waits at first: seven of Slurm's eight may be instances that NVML does not show yet.
+    assert states_passed(rehearsal, "n5")[:4] == [140, 255, 255, 220]
+    assert states_passed(rehearsal, "n6") == [140, 255, 255, 225]
     assert Subject.of_node("n6") in rehearsal.control_plane.stores.incidents.open_incidents()
     wait_for(rehearsal, "n5", NodeState.SUSPECT)
     rehearsal.run(1)

@@ -165,6 +165,15 @@ def object_while_unjudged(snapshot: Snapshot, node: str) -> Objection | None:
     )
 
 
+def object_while_gpus_are_unsure(snapshot: Snapshot, name: str) -> Objection | None:
+    """No test begins that would ask a node in MIG mode for as many GPUs as it has instances."""
+    node = snapshot.nodes[name]
+    if not node.may_have_instances(snapshot.now):
+        return None
+    words = f"Slurm has {node.whole_gpus} GPUs or instances of GPUs, and NVML shows {len(node.gpus)}"
+    return Objection(Because.BUSY, f"{words}: validation waits until MIG mode is surely read")
+
+
 def object_to_rule(finding: Finding, config: Config) -> Objection | None:
     """A site may let single rules only observe."""
     return _object_to_rule_named(finding.rule, config)

@@ -73,8 +73,9 @@ def object_to(
 ) -> guards.Objection | None:
     """`already`: nodes whose repair or validation of this kind began in this same round."""
     row, finding = entered
-    if _is_a_persons_doing(row, finding):
-        return None  # an administrator's change ends the control plane's claim at once, before all guards
+    unsure = guards.object_while_gpus_are_unsure(snapshot, finding.node) if row.action is Action.VALIDATE else None
+    if unsure or _is_a_persons_doing(row, finding):
+        return unsure  # an administrator's change ends the control plane's claim at once, before all guards
     if finding.signal is Signal.TEST_ASKED:
         request = snapshot.operator.requests.get(finding.node)
         if request is not None and request.by == BY_CONTROL_PLANE:

@@ -93,14 +93,17 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
     texts = [gpu.error for gpu in unreadable if gpu.error] or [text for text in node.problems if "NVML" in text]
     codes = [code for text in texts if (code := nvml_error(text)) is not None]
     cause = CAUSES.get(codes[0], UNREADABLE) if codes else UNREADABLE if texts or unreadable else NONE_LISTED
-    which = f"GPU {', '.join(str(gpu.index) for gpu in unreadable)}" if unreadable else "no GPU is listed"
+    if node.gpus:
+        read, which = f"{count} of {expected} GPUs", f"GPU {', '.join(str(gpu.index) for gpu in unreadable)}"
+    else:
+        read, which = "no GPU", f"Slurm has {expected} GPUs or instances of GPUs"
     text = f" ({texts[0][:ERROR_CHARACTERS_MAX]})" if texts else ""
     yield Finding(
         Signal.HEALTH_SUSPECTED,
         cause.rule,
         node.name,
         since,
-        f"NVML can read {count} of {expected} GPUs for {now - since:.0f} s ({which}): {cause.what}{text}",
+        f"NVML can read {read} for {now - since:.0f} s ({which}): {cause.what}{text}",
         Evidence(
             {
                 "readable": count,
@@ -115,10 +118,10 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
     )
 
 
-def too_few_gpus(node: NodeView) -> Iterator[Finding]:
+def too_few_gpus(now: float, node: NodeView) -> Iterator[Finding]:
     """Missing since before the node booted, so that its agent has never seen them."""
     expected = node.whole_gpus
-    if expected > len(node.gpus) > 0:
+    if expected > len(node.gpus) > 0 and not node.may_have_instances(now):
         yield Finding(
             Signal.HEALTH_SUSPECTED,
             "gpus.too_few",

@@ -48,7 +48,7 @@ def _all(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
             yield from gpu_memory(node, gpu)
             yield from held_back(node, gpu, policy)
             yield from gpu_fabric(node, gpu)
-        yield from too_few_gpus(node)
+        yield from too_few_gpus(snapshot.now, node)
         readable = node.gpus_readable
         if readable is not None and (readable.count < len(node.gpus) or not readable.count):
             yield from unreadable_gpus(snapshot.now, node, policy)

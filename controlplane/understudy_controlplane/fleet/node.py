@@ -191,6 +191,10 @@ class StoredHardwareEvent:
     generation: Generation = Generation()
 
 
+MIG_MODE_SECONDS = 180.0
+"""A service sets MIG mode at each boot (Hopper does not keep it), and the agent reads it once a minute."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """Everything known of one node at the moment of a snapshot."""
@@ -251,6 +255,13 @@ class NodeView:
         modes = {gpu.mig_mode for gpu in self.gpus}
         is_certain = not self.gpus or (False in modes and True not in modes)
         return max(len(self.gpus), gpus_of_gres(self.slurm.gres) if is_certain and self.slurm is not None else 0)
+
+    def may_have_instances(self, now: float) -> bool:
+        """Slurm has more GPUs than NVML shows, and they may be instances: soon after a boot MIG mode may not be set, or
+        not be read.
+        """
+        young = self.gpus_readable is not None and now - self.gpus_readable.since < MIG_MODE_SECONDS
+        return young and len(self.gpus) < self.whole_gpus
 
     @property
     def has_port_down(self) -> bool:
