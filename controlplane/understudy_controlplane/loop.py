@@ -195,7 +195,8 @@ class Loop:
         if acting:
             running = {recovery.id for recovery in recoveries}
             self._runner.begin_round(running, self.observer.view, beside.turns)
-            all(self._advance(one, partial(course, one, snapshot, findings, decisions)) for one in recoveries)
+            policy = self._current.config.straggler
+            all(self._advance(one, partial(course, one, snapshot, findings, decisions, policy)) for one in recoveries)
         else:
             self._runner.unreadable()
         self.pulse.last_tick_at = self._clock.now()

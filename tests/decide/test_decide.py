@@ -942,7 +942,11 @@ def held_by_person(name: str, state: NodeState) -> NodeView:
 def test_a_gang_that_is_requeued_leaves_a_node_that_a_person_has_as_well(state: NodeState, hangs: bool) -> None:
     """While it ran it could stay there; Slurm does not start it there again. The node is the person's: not drained."""
     bad = b.node("n2", NodeState.QUARANTINED)
-    found = hung_on("n2") if hangs else next(iter(stranded(b.snapshot(bad, jobs=[b.job()]), frozenset())))
+    found = (
+        hung_on("n2")
+        if hangs
+        else next(iter(stranded(b.snapshot(bad, jobs=[b.job()]), frozenset(), b.config().straggler)))
+    )
 
     def moved(*spares: str) -> Decision:
         seen = b.snapshot(bad, held_by_person("n3", state), spares=spares, jobs=[b.job()])
@@ -962,7 +966,7 @@ def test_a_gang_that_is_requeued_leaves_a_node_that_a_person_has_as_well(state: 
 def test_a_gang_that_is_moved_later_leaves_a_node_that_was_drained_for_its_end_as_well() -> None:
     at_end = b.node("n3", record=NodeRecord("n3", NodeState.QUARANTINED, drain_kind=DrainKind.AT_JOB_END))
     seen = b.snapshot(b.node("n2", NodeState.QUARANTINED), at_end, spares=SPARES, jobs=[b.job()])
-    (found,) = stranded(seen, frozenset())
+    (found,) = stranded(seen, frozenset(), b.config().straggler)
     plan = swap_of(only(decide(seen, [found], b.config())))
     assert (plan.seats, sorted(plan.nodes)) == (("n1", "n4", "n6", "n7"), ["n2", "n3"])
 
@@ -980,7 +984,7 @@ def test_a_gang_that_insists_on_a_node_that_a_person_has_is_not_requeued(hangs: 
     job = b.job(required_nodes=("n3",))
     bad = b.node("n2", NodeState.QUARANTINED)
     seen = b.snapshot(bad, held_by_person("n3", NodeState.FOREIGN_DRAIN), spares=SPARES, jobs=[job])
-    found = [hung_on("n2")] if hangs else [*stranded(seen, frozenset())]
+    found = [hung_on("n2")] if hangs else [*stranded(seen, frozenset(), b.config().straggler)]
     decision, page = (one for one in decide(seen, found, b.config()) if one.row != 92)
     assert (decision.plan, page.row) == (None, 320)
     assert "asked for n3 by name" in decision.reason
@@ -991,7 +995,9 @@ def test_a_persons_node_is_not_taken_for_dead_by_one_failed_probe(seconds: float
     bad = b.node("n2", NodeState.QUARANTINED)
     held = dataclasses.replace(held_by_person("n3", NodeState.OPERATOR_HOLD), slurmd_silent_since=b.NOW - seconds)
     seen = b.snapshot(bad, held, spares=SPARES, jobs=[b.job()])
-    assert swap_of(only(decide(seen, [*stranded(seen, frozenset())], b.config()))).dead_nodes == dead
+    assert (
+        swap_of(only(decide(seen, [*stranded(seen, frozenset(), b.config().straggler)], b.config()))).dead_nodes == dead
+    )
 
 
 def test_the_reservation_of_a_node_that_a_gang_leaves_does_not_keep_it_from_moving() -> None:
@@ -999,7 +1005,12 @@ def test_the_reservation_of_a_node_that_a_gang_leaves_does_not_keep_it_from_movi
     work = SlurmReservation("cables", ("n3",), ("root",), frozenset({"MAINT"}), start_at=int(b.NOW) + 60)
     bad, taken = b.node("n2", NodeState.QUARANTINED), held_by_person("n3", NodeState.RETIRED)
     seen = b.snapshot(bad, taken, spares=SPARES, jobs=[b.job()], reservations={work.name: work})
-    assert swap_of(only(decide(seen, [*stranded(seen, frozenset())], b.config()))).seats == ("n1", "n4", "n6", "n7")
+    assert swap_of(only(decide(seen, [*stranded(seen, frozenset(), b.config().straggler)], b.config()))).seats == (
+        "n1",
+        "n4",
+        "n6",
+        "n7",
+    )
 
 
 def test_a_node_that_is_released_is_validated_once_no_job_runs_there() -> None:

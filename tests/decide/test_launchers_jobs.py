@@ -143,13 +143,13 @@ def test_a_job_with_other_work_after_its_gang_leaves_a_bad_node_and_does_not_han
     decision = judged(scene(last, ended_well=done, past_its_gang=done), found)
     assert isinstance(decision.plan, SwapPlan) is leaves
     out = {"nodes": (b.node("n2", NodeState.QUARANTINED),)}
-    assert list(stranded(scene(gang(), ended_well=done, past_its_gang=done, **out), frozenset()))
+    assert list(stranded(scene(gang(), ended_well=done, past_its_gang=done, **out), frozenset(), b.config().straggler))
 
 
 def test_a_gang_that_has_finished_is_not_stranded() -> None:
     out = {"nodes": (b.node("n2", NodeState.QUARANTINED),)}
-    assert list(stranded(scene(gang(), **out), frozenset()))
-    assert not list(stranded(scene(gang(), ended_well=frozenset({JOB.key}), **out), frozenset()))
+    assert list(stranded(scene(gang(), **out), frozenset(), b.config().straggler))
+    assert not list(stranded(scene(gang(), ended_well=frozenset({JOB.key}), **out), frozenset(), b.config().straggler))
 
 
 def test_a_spare_that_is_out_of_service_has_no_place() -> None:
@@ -234,7 +234,7 @@ def test_a_job_that_lost_its_batch_host_is_moved_although_slurm_shows_it_as_runn
     left = b.job(nodes=("n2", "n3", "n4"))
     gone = b.node("n1", NodeState.QUARANTINED, slurm=b.slurm_node("n1", flags=["DOWN"]))
     snapshot = b.snapshot(gone, jobs=[left], spares=("n7", "n8"), gangs={left.key: replace(GANG, heard_at=b.NOW - 300)})
-    (finding,) = stranded(snapshot, frozenset())
+    (finding,) = stranded(snapshot, frozenset(), b.config().straggler)
     assert (finding.signal, finding.node) == (Signal.GANG_STRANDED, "n1")
     plan = pool(snapshot, finding)
     assert plan.nodes == ("n1",)
@@ -270,7 +270,7 @@ def test_a_gang_leaves_its_node_once_the_drain_that_was_decided_before_is_over(s
     drain = RecoveryStep(0, StepName.DRAIN_NODES, status, attempts=1)
     drains = Recovery(1, plan, RecoveryStatus.RUNNING, b.NOW, (drain,))
     snapshot = b.snapshot(b.node("n1", NodeState.QUARANTINED), jobs=[b.job()], recoveries=(drains,))
-    assert len([*stranded(snapshot, frozenset())]) == found
+    assert len([*stranded(snapshot, frozenset(), b.config().straggler)]) == found
 
 
 def test_the_guards_apply_here_too() -> None:

@@ -10,10 +10,11 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.decide import plans
-from understudy_controlplane.decide.recovery_recheck import course
+from understudy_controlplane.decide.recovery_recheck import AS_PLANNED, Course, course
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.detect.straggler import straggler
+from understudy_controlplane.detect.stranded import PACE_AGAIN_SECONDS
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
@@ -110,29 +111,80 @@ def test_where_the_site_wants_it_the_gang_moves_at_once_and_says_what_both_cost(
     assert shown["move_pays"] is False
 
 
-@pytest.mark.parametrize("still_slow", [True, False])
-def test_a_gang_that_trains_on_does_not_refute_that_its_node_is_slow(still_slow: bool) -> None:
-    """Once the node is quarantined it is only suspected: its checkpoints are not looked at any more."""
+def quarantined_as_slow(table: StepTable | None, clocks: int = 0, started_ago: float = 1000.0) -> Snapshot:
+    """n2, on which ranks 2 and 3 of a gang of eight nodes were found slow a minute ago."""
     subject = Subject.of_node("n2")
-    incident = OpenIncident(1, subject, "straggler.self_time", "straggler_confirmed", "…", b.NOW - HOUR)
+    incident = OpenIncident(1, subject, "straggler.self_time", "straggler_confirmed", "…", b.NOW - 60)
     incident = replace(incident, accused_by=("straggler.self_time",))
-    clocks = 0x48 if still_slow else 0
     record = b.record("n2", NodeState.QUARANTINED, since=b.NOW - 60)
     node = b.node("n2", record=record, gpus=(b.gpu(0, clock_event_reasons=clocks),))
     job = b.job(nodes=[f"n{number}" for number in range(1, 9)])
-    table = slow_table() if still_slow else b.step_table([[1.0] * 100] * 16, nodes=slow_table().nodes)
-    nodes, tables = (node, b.node("n9")), {job.key: table}
-    snapshot = b.snapshot(*nodes, jobs=[job], tables=tables, incidents={subject: incident}, spares=("n9",))
-    found = [*detect(snapshot, b.config())]
-    assert (Signal.GANG_STRANDED in {one.signal for one in found}) is still_slow
+    return b.snapshot(
+        node,
+        b.node("n9"),
+        jobs=[job],
+        tables={} if table is None else {job.key: table},
+        incidents={subject: incident},
+        spares=("n9",),
+        started_at=b.NOW - started_ago,
+    )
+
+
+def judged(snapshot: Snapshot) -> tuple[bool, Course]:
+    """Whether its gang is found to have to leave, and the course of a move that has drained its node."""
+    (job,) = snapshot.jobs.values()
+    found = {one.signal for one in detect(snapshot, b.config())}
     fault = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n2", b.NOW - 60, "slow")
     plan = plans.swap_plan(snapshot, job, [fault], job.slurm.nodes, ("n9",))
     drained = (RecoveryStep(0, plan.steps[0], StepStatus.DONE, 1),)
     begun = Recovery(9, plan, RecoveryStatus.RUNNING, b.NOW - 60, drained)
     seen = replace(snapshot, recoveries=(begun,))
-    ending = course(begun, seen, [*detect(seen, b.config())]).ending
+    return Signal.GANG_STRANDED in found, course(begun, seen, [*detect(seen, b.config())])
+
+
+def steps_of(ratio: float, count: int = 100) -> StepTable:
+    """Rank 2 takes `ratio` times as long as the others."""
+    times = [[1.0] * count for _ in range(16)]
+    times[2] = [ratio] * count
+    return b.step_table(times, nodes=slow_table().nodes)
+
+
+@pytest.mark.parametrize("still_slow", [True, False])
+def test_a_gang_that_trains_on_does_not_refute_that_its_node_is_slow(still_slow: bool) -> None:
+    """Once the node is quarantined it is only suspected: its checkpoints are not looked at any more."""
+    snapshot = quarantined_as_slow(slow_table(), 0x48) if still_slow else quarantined_as_slow(steps_of(1.0))
+    stranded, its_course = judged(snapshot)
+    assert stranded is still_slow
+    ending = its_course.ending
     assert (ending is None) is still_slow
     assert ending is None or "trains on there" in ending.why
+
+
+@pytest.mark.parametrize("table", [steps_of(1.0, count=10), steps_of(1.15, count=20)], ids=["too few", "still slow"])
+def test_a_node_is_slow_until_a_window_of_steps_shows_that_its_ranks_keep_up(table: StepTable) -> None:
+    """Of so few steps no rank is found slow."""
+    stranded, its_course = judged(quarantined_as_slow(table))
+    assert stranded
+    assert its_course == AS_PLANNED
+
+
+@pytest.mark.parametrize("table", [None, steps_of(1.0, count=10)], ids=["no step", "too few"])
+def test_after_a_start_no_gang_leaves_a_slow_node_before_it_is_looked_at_again(table: StepTable | None) -> None:
+    """It was slow as an earlier process looked. If its pace stays unknown the gang is moved after a while."""
+    stranded, its_course = judged(quarantined_as_slow(table, started_ago=1.0))
+    assert not stranded
+    assert its_course == Course(may_act=False)
+    stranded, its_course = judged(quarantined_as_slow(table, started_ago=PACE_AGAIN_SECONDS + 1))
+    assert stranded
+    assert its_course.may_act
+
+
+def test_after_a_start_a_gang_leaves_at_once_what_is_found_slow_again() -> None:
+    stranded, its_course = judged(quarantined_as_slow(slow_table(), 0x48, started_ago=1.0))
+    assert stranded
+    assert its_course == AS_PLANNED
+    ending = judged(quarantined_as_slow(steps_of(1.0), started_ago=1.0))[1].ending
+    assert ending is not None, "it keeps up"
 
 
 GANGS = 150

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 LATE_SECONDS = 30.0
 """How long after a fault is over the control plane may still act on it: while Slurm is slow, say."""
 
+PACE_SECONDS = 45.0
+"""Until most of a window of 20 steps shows that a node is slow no more. Windows end at each tenth step of 2 s."""
+
 DEAD_SECONDS = 5.0
 """After this time a node that died is found by a question to its slurmd, which comes before each requeue."""
 
@@ -253,7 +256,8 @@ class Ledger:
         inferred = machine.accused_at == machine.inferred_at
         if self._is_bad(machine) or (machine.accused_at > self._accusable_since(machine) and not inferred):
             return True
-        return gang.saves and ((self.is_accused(machine) and not inferred) or self._world.now < machine.slow_until)
+        looks_slow = machine.slow_until > 0 and self._world.now < machine.slow_until + PACE_SECONDS
+        return gang.saves and ((self.is_accused(machine) and not inferred) or looks_slow)
 
     def _is_bad(self, machine: Machine) -> bool:
         now = self._world.now

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
-from understudy_controlplane.detect.stranded import STANDS, trains_on
+from understudy_controlplane.detect.stranded import STANDS, awaits_pace, trains_on
 from understudy_controlplane.fleet.custody import Proof
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
@@ -64,9 +65,15 @@ class Course:
 
 AS_PLANNED = Course()
 
+BY_DEFAULT = Straggler()
+
 
 def course(
-    recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding], decisions: Iterable[Decision] = ()
+    recovery: Recovery,
+    snapshot: Snapshot,
+    findings: Sequence[Finding],
+    decisions: Iterable[Decision] = (),
+    policy: Straggler = BY_DEFAULT,
 ) -> Course:
     """`findings` are those of the snapshot, `decisions` those of this round."""
     forgotten = any(
@@ -79,12 +86,13 @@ def course(
     may_act = (
         _may_act(recovery, snapshot)
         and not _awaits_ranks(recovery, snapshot, findings)
+        and not _awaits_pace(recovery, snapshot, findings)
         and not _awaits_call(recovery, snapshot, findings)
         and not _begins_unjudged(recovery, findings)
         and not _begins_in_maintenance(recovery, snapshot)
     )
     accused = {one.node for one in findings if one.signal in STANDS}
-    return Course(may_act, _ending(recovery, snapshot, Known(back, out, accused)), forgotten)
+    return Course(may_act, _ending(recovery, snapshot, Known(back, out, accused, policy)), forgotten)
 
 
 def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
@@ -168,6 +176,22 @@ def _awaits_ranks(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Fin
     return not any(one.signal in HANGS and one.job == plan.job for one in findings)
 
 
+def _awaits_pace(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Finding]) -> bool:
+    """True if the gang's nodes may have become fast again while no control plane ran: this process has not seen a
+    window of its steps yet.
+    """
+    plan = recovery.plan
+    if not isinstance(plan, SwapPlan) or _past_return(recovery, snapshot) or plan.requested:
+        return False
+    job = snapshot.jobs.get(plan.job)
+    if job is None or recovery.ends_as is not None or recovery.decided_at >= snapshot.started_at:
+        return False
+    if any(one.signal in HANGS and one.job == plan.job for one in findings):
+        return False
+    accused, left = {one.node for one in findings if one.signal in STANDS}, {*plan.nodes, *plan.leaving}
+    return bool(left) and all(awaits_pace(snapshot, name, job, accused) for name in left)
+
+
 def _past_return(recovery: Recovery, snapshot: Snapshot) -> bool:
     """True if it is safer to start the gang's next attempt than to stop here. A job that has lost a dead node may run
     on in name only.
@@ -208,6 +232,7 @@ class Known:
     back: Set[str]  # they come back to service
     out: Set[str]  # they are taken out of it
     accused: Set[str]
+    policy: Straggler  # by which a slow node is slow no longer
 
 
 def _ending(recovery: Recovery, snapshot: Snapshot, known: Known) -> Ending | None:
@@ -230,7 +255,7 @@ def _overtaken(recovery: Recovery, snapshot: Snapshot, known: Known) -> str:
             return (
                 _back(recovery, snapshot, known.back)
                 or _gang_goes_on(recovery, snapshot)
-                or _trains_on(recovery, snapshot, known.accused)
+                or _trains_on(recovery, snapshot, known)
             )
         case QuarantinePlan():
             return _back(recovery, snapshot, known.back)
@@ -280,15 +305,15 @@ def _gang_goes_on(recovery: Recovery, snapshot: Snapshot) -> str:
     return ""
 
 
-def _trains_on(recovery: Recovery, snapshot: Snapshot, accused: Set[str]) -> str:
+def _trains_on(recovery: Recovery, snapshot: Snapshot, known: Known) -> str:
     """Reason to stop if the gang refutes what each of its nodes was to be left for."""
     plan = recovery.plan
     assert isinstance(plan, SwapPlan)
     job, left = snapshot.jobs.get(plan.job), {*plan.nodes, *plan.leaving}
     if job is None or not job.running or not left or plan.requested or _drains(recovery):
         return ""
-    if all(trains_on(snapshot, name, job, recovery.decided_at, accused) for name in left):
-        return f"{', '.join(sorted(left))} answers again, and job {plan.job.job_id} trains on there"
+    if all(trains_on(snapshot, name, job, recovery.decided_at, known.accused, known.policy) for name in left):
+        return f"{', '.join(sorted(left))} is well again, and job {plan.job.job_id} trains on there"
     return ""
 
 

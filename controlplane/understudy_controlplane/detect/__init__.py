@@ -116,7 +116,7 @@ def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector]
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
     slow = {one.node for one in found if one.signal is Signal.STRAGGLER_SUSPECTED}
-    found += failures.caught("stranded", lambda: stranded(snapshot, accused, slow))
+    found += failures.caught("stranded", lambda: stranded(snapshot, accused, config.straggler, slow))
     unjudged = {*unjudged_nodes(failures.findings)}
     if not failed_detectors(failures.findings):
         accused = {one.node for one in found if one.signal in ACCUSING} | unjudged

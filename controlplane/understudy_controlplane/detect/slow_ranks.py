@@ -272,6 +272,28 @@ def judged_ranks(table: StepTable, policy: Straggler) -> list[int]:
     ]
 
 
+def keeps_up(table: StepTable, node: str, policy: Straggler) -> bool:
+    """True if the newest window shows every rank of the node that has peers at their pace. What is not known does not:
+    it may still be too early to find a rank slow, which takes several windows.
+    """
+    span = _span(table, policy)
+    if span is None:
+        return False
+    window = medians(table.self_seconds[:, span.end - policy.window_steps : span.end], policy.window_steps // 2)
+    there = np.array(table.nodes) == node
+    kept: list[bool] = []
+    for _, groups in _peer_groups(table.roles):
+        asked = policy.ratio_few_peers if groups.shape[1] < policy.peers_few else policy.ratio_overall
+        paces = _ratios(window[groups][..., None])[..., 0] <= _keeping_up_below(asked)
+        kept += paces[there[groups]].tolist()
+    return bool(kept) and all(kept)
+
+
+def _keeping_up_below(asked: float) -> float:
+    """Ratio of the latest window, below which a rank keeps up, where a slow one has to exceed `asked`."""
+    return (1 + asked) / 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     table: StepTable
@@ -384,7 +406,9 @@ def _judge_groups(groups: Indices, named: bool, windows: Floats, halves: Floats,
     asked = policy.ratio_few_peers if few else policy.ratio_overall
     recent = means(ratio[..., -policy.windows_slow_min :])
     # The latest window may be one of those that fall short, but not of one who keeps up again.
-    steady = (slow.sum(axis=-1) >= policy.windows_slow_min) & (ratio[..., -1] > (1 + asked) / 2) & (recent > asked)
+    steady = (
+        (slow.sum(axis=-1) >= policy.windows_slow_min) & (ratio[..., -1] > _keeping_up_below(asked)) & (recent > asked)
+    )
     gross = ((ratio_half > policy.ratio_gross) & (few | (z_half > policy.robust_z))).all(axis=-1)
     for group in np.flatnonzero((steady | gross).any(axis=1)).tolist():
         owner = owners[group]

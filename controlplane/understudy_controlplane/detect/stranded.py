@@ -3,7 +3,8 @@
 This happens when there was no spare at that moment, when a job slipped onto the node before the drain, or when its
 recovery failed half-way: whatever the reason, the gang is to be moved as soon as it can be. On a node that was drained
 for later it stays, unless it has to leave another of its nodes: then it leaves this one as well. So it does on a node
-that an operator holds, unless that node itself fails, and on one that answers again while the gang trains on.
+that an operator holds, unless that node itself fails, and on one that answers again, or is slow no longer, while the
+gang trains on.
 
 A job with --no-kill whose batch host goes down is not ended by Slurm: it loses the node, Slurm shows it as running on
 the others, although none of its processes runs any more.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.administration import HEARD_LATELY_SECONDS
+from understudy_controlplane.detect.slow_ranks import keeps_up
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.job import Job
@@ -21,7 +24,9 @@ from understudy_controlplane.fleet.node import HELD_BY_OPERATOR, DrainKind, Node
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
 
-INFERRED = frozenset({"silence.node_dead", "straggler.self_time"})
+SLOW = "straggler.self_time"
+
+INFERRED = frozenset({"silence.node_dead", SLOW})
 """Rules that infer a fault from what does not happen, or takes long. A gang that trains on does not refute what the
 hardware itself shows.
 """
@@ -32,9 +37,15 @@ suspected again: what a move from there would cost is not looked at any more.
 """
 
 
-def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Set[str]) -> bool:
+PACE_AGAIN_SECONDS = 300.0
+"""Seconds after a start of the control plane in which no gang leaves a node for an earlier slowness, unless it is found
+again. Most gangs have finished a window of steps by then, and a slow one loses a part of this time only.
+"""
+
+
+def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Set[str], policy: Straggler) -> bool:
     """True if the gang refutes what took its node out of service at `since`: the node answers, nothing is found against
-    it any more, and steps have ended that need its ranks.
+    it any more, and steps have ended that need its ranks, at their peers' pace if the node was slow.
     """
     node, table = snapshot.nodes.get(name), snapshot.progress.tables.get(job.key)
     incident = snapshot.incidents.get(Subject.of_node(name))
@@ -42,10 +53,23 @@ def trains_on(snapshot: Snapshot, name: str, job: Job, since: float, accused: Se
         return False
     answers = node.heard_at is not None and node.heard_at > since and node.slurmd_silent_since is None
     answers &= snapshot.now - (node.heard_at or 0.0) <= HEARD_LATELY_SECONDS and not node.slurm.down
-    return answers and INFERRED.issuperset(incident.accused_by) and name in table.nodes and table.advanced_at > since
+    works = name in table.nodes and table.advanced_at > since
+    works &= SLOW not in incident.accused_by or keeps_up(table, name, policy)
+    return answers and INFERRED.issuperset(incident.accused_by) and works
 
 
-def stranded(snapshot: Snapshot, accused: Set[str], slow: Set[str] = frozenset()) -> Iterator[Finding]:
+def awaits_pace(snapshot: Snapshot, name: str, job: Job, accused: Set[str]) -> bool:
+    """True if an earlier process found the node slow, and this one does not know yet if it still is."""
+    incident = snapshot.incidents.get(Subject.of_node(name))
+    if snapshot.now - snapshot.started_at > PACE_AGAIN_SECONDS or not job.running or incident is None:
+        return False
+    slow_alone = SLOW in incident.accused_by and INFERRED.issuperset(incident.accused_by)
+    return slow_alone and incident.opened_at < snapshot.started_at and accused.isdisjoint({name, *job.slurm.nodes})
+
+
+def stranded(
+    snapshot: Snapshot, accused: Set[str], policy: Straggler, slow: Set[str] = frozenset()
+) -> Iterator[Finding]:
     """`accused` are nodes that no gang can stay on, by what else was found just now; `slow` are found slow still."""
     drained = {name for one in snapshot.recoveries if one.drains_alone for name in one.plan.nodes}
     for node in snapshot.nodes.values():
@@ -56,7 +80,11 @@ def stranded(snapshot: Snapshot, accused: Set[str], slow: Set[str] = frozenset()
             continue
         may_stay = node.record.drain_kind is DrainKind.AT_JOB_END
         for job in [*snapshot.job_on(node.name), *snapshot.headless.get(node.name, ())]:
-            stays = may_stay or trains_on(snapshot, node.name, job, node.record.since, accused | slow)
+            stays = (
+                may_stay
+                or trains_on(snapshot, node.name, job, node.record.since, accused | slow, policy)
+                or awaits_pace(snapshot, node.name, job, accused | slow)
+            )
             if stays and not accused & set(job.slurm.nodes):
                 continue
             gang = snapshot.progress.gangs.get(job.key)
