@@ -131,7 +131,7 @@ def quarantined_as_slow(table: StepTable | None, clocks: int = 0, started_ago: f
 
 
 def judged(snapshot: Snapshot) -> tuple[bool, Course]:
-    """Whether its gang is found to have to leave, and the course of a move that has drained its node."""
+    """Judges whether its gang has to leave, and the course of a move that has drained its node."""
     (job,) = snapshot.jobs.values()
     found = {one.signal for one in detect(snapshot, b.config())}
     fault = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n2", b.NOW - 60, "slow")
@@ -162,7 +162,7 @@ def test_a_gang_that_trains_on_does_not_refute_that_its_node_is_slow(still_slow:
 
 @pytest.mark.parametrize("table", [steps_of(1.0, count=10), steps_of(1.15, count=20)], ids=["too few", "still slow"])
 def test_a_node_is_slow_until_a_window_of_steps_shows_that_its_ranks_keep_up(table: StepTable) -> None:
-    """Of so few steps no rank is found slow."""
+    """So few steps convict no rank."""
     stranded, its_course = judged(quarantined_as_slow(table))
     assert stranded
     assert its_course == AS_PLANNED
