@@ -397,3 +397,20 @@ def test_where_it_only_observes_all_incidents_are_one_need() -> None:
 def test_urgent_needs_of_any_kind_have_a_command() -> None:
     seen = b.snapshot(out("n2"), breaker="eight at once", jobs=[b.job(requeue=False)], incidents=incidents("n2"))
     assert all("`" in one.command for one in found(seen))
+
+
+def without_a_step(startup: float = 0.0, **job: Any) -> list[Need]:
+    table = replace(b.step_table([[]]), advanced_at=0.0, heard_since=b.NOW - 1900)
+    table = replace(table, durations=replace(table.durations, startup=startup))
+    one = b.job(nodes=["n1"], **job)
+    snapshot = b.snapshot(jobs=[one], tables={one.key: table}, started_at=b.NOW - 1950)
+    return [each for each in needs(snapshot, (), CONFIG, detect(snapshot, CONFIG)) if "no first step" in each.why]
+
+
+def test_a_gang_that_makes_no_first_step_waits_for_a_person_where_no_earlier_start_is_known() -> None:
+    """A control plane that has started since has forgotten how long its starts take, and if it made steps."""
+    (before,) = without_a_step(start_at=int(b.NOW) - 4000)
+    assert (before.kind, before.since, before.is_urgent(b.NOW)) == (NeedKind.GANG_UNHEARD, b.NOW - 1900, True)
+    (new,) = without_a_step(start_at=int(b.NOW) - 1940)
+    assert not new.is_urgent(b.NOW), "its first start may take long"
+    assert without_a_step(startup=60.0) == [], "it hangs, and is restarted"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect
 from understudy_controlplane.decide import guards, rule_budget, spares
 from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage
-from understudy_controlplane.detect.hang import all_report
+from understudy_controlplane.detect.hang import all_report, silent_patience_seconds
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
 from understudy_controlplane.detect.stopped import is_down, leaves_it_to_slurm, stopped_gang
@@ -88,6 +88,7 @@ def needs(
         *_held_by_slurm(snapshot, moving),
         *_pending(snapshot, moving),
         *_unheard(snapshot, config),
+        *_without_a_step(snapshot, findings, moving, config),
         *_slow(snapshot, findings),
         *_approvals(snapshot),
         *_domains(snapshot, config),
@@ -424,6 +425,27 @@ def _unheard(snapshot: Snapshot, config: Config) -> Iterator[Need]:
         since = _running_since(snapshot, started_at)
         page = seconds if restarted else None
         yield Need(NeedKind.GANG_UNHEARD, f"job {key.job_id}", since, why, command, seconds, page_seconds=page)
+
+
+def _without_a_step(
+    snapshot: Snapshot, findings: Sequence[Finding], moving: Collection[JobKey | None], config: Config
+) -> Iterator[Need]:
+    """Gangs that stand still before their first step, and are not restarted: their first step may take any time. One
+    that ran before this process was there may have made steps that it does not know.
+    """
+    for one in findings:
+        table = snapshot.progress.tables.get(one.job) if one.signal is Signal.GANG_STILL and one.job else None
+        if table is None or silent_patience_seconds(table, config.hang, working=False) is not None:
+            continue
+        job = snapshot.jobs[table.job]
+        if not job.managed or job.key in moving or job.key in snapshot.operator.paused_jobs:
+            continue
+        why = f"{named(job)} has made no first step: {one.summary}; the control plane knows no earlier start of it"
+        command = f"look at its output; `scontrol requeue {job.key.job_id}` restarts it"
+        began = (job.slurm.start_at or 0.0) - snapshot.slurm.ahead_seconds
+        new = began >= snapshot.started_at and not job.slurm.restart_count
+        page = None if new else config.hang.first_step_seconds
+        yield Need(NeedKind.GANG_UNHEARD, f"job {job.key.job_id}", one.at, why, command, page_seconds=page)
 
 
 def _slow(snapshot: Snapshot, findings: Sequence[Finding]) -> Iterator[Need]:

@@ -14,7 +14,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "of its longest pause.",
     ("hang.silent",): "A program that marks no collectives evaluates for longer than ever before: it has a multiple of "
     "the longest time that it ever took.",
-    ("hang.still",): "The same, within that time: recorded.",
+    ("hang.still",): "The same, within that time: recorded. Before a first step, where no earlier start is known, it "
+    "is listed.",
     ("hang.together", "hang.switch"): "A file server, a licence server or a switch is away: gangs that stopped "
     "together are not restarted; behind a failed switch they wait for it first.",
     ("silence.node_dead",): "The control plane's route to a node is away, or slurmctld missed one answer: a node with "
