@@ -19,7 +19,7 @@ from understudy_controlplane.decide.leadership import (
     look,
     stance,
 )
-from understudy_controlplane.store.database import StoreError, open_database
+from understudy_controlplane.store.database import AddressError, StoreError, open_database
 from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.holder import HolderSession
 
@@ -42,6 +42,7 @@ class Leadership:
         self._by = by
         self._now = now
         self._session: HolderSession | None = None
+        self._locked = True
         self._lease = Lease(0, float("-inf"), 0.0)
         self._problem = ""
         self._taken = False
@@ -51,7 +52,6 @@ class Leadership:
         self._seen_turns = (0, float("inf"))
         self._begins: Callable[[], None] = lambda: None
         self._on_lost: Callable[[], None] = lambda: None
-        self.standbys: tuple[str, ...] = ()
 
     @property
     def taken(self) -> bool:
@@ -79,13 +79,20 @@ class Leadership:
                     self._keeper.start()
                     return True
                 self._begins = lambda: note("takes the lead")
-                note(f"stands by: {seen.holder.url if seen.holder else 'another control plane'} leads")
+                note(self._waits_for(seen))
+            except AddressError:
+                raise  # a URL that is wrong: waiting does not help
             except StoreError as error:
                 self._disconnect()
-                pause = RECONNECT_SECONDS
-                note(f"stands by: the database does not answer: {error}")
+                seen, pause = None, RECONNECT_SECONDS  # the database may be another one from now on
+                note(f"stands by: the database cannot be used: {error}")
         self._disconnect()
         return False
+
+    def _waits_for(self, seen: Sighting) -> str:
+        if seen.holder is not None and seen.holder.url == self._by:
+            return "waits until the session of this host's last control plane has ended"
+        return f"stands by: {seen.holder.url if seen.holder else 'another control plane'} leads"
 
     def follow(self, turns: Callable[[], int], on_lost: Callable[[], None]) -> None:
         """The lease is renewed only while the loop turns, from now on. `on_lost` ends the process."""
@@ -145,7 +152,9 @@ class Leadership:
         return True
 
     def _keep(self) -> None:
-        while not self._over.wait(RENEWAL_SECONDS):
+        begun = self._now()
+        while not self._over.wait(max(0.0, begun + RENEWAL_SECONDS - self._now())):
+            begun = self._now()
             self._begins()
             try:
                 if self._loop_turns():
@@ -169,12 +178,9 @@ class Leadership:
         session, begun = self._session, self._now()
         if session is None:
             session = self._connect()
-            holder = session.holder()
-            if holder is None or holder.term != self._lease.term:
-                raise DatabaseTaken
-            if not session.take_lock():
-                raise StoreError("its lock is held by the session that was lost, or by another control plane")
+            self._locked = False
         if not session.renew(self._lease.term):
             raise DatabaseTaken
         self._lease = replace(self._lease, renewed_at=begun)
-        self.standbys = session.standbys()
+        # The server may keep a session that was lost for a while, with its lock. The term alone protects.
+        self._locked = self._locked or session.take_lock()

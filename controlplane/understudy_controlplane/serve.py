@@ -12,10 +12,11 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO, cast
 
 import structlog
@@ -36,7 +37,7 @@ from understudy_controlplane.observe.slurmd_probe import slurmd_answers
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.fenced import fenced
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
-from understudy_controlplane.store.database import StoreError, is_shared, without_secrets
+from understudy_controlplane.store.database import AddressError, StoreError, is_shared, without_secrets
 from understudy_controlplane.store.database_lock import DatabaseTaken, take_file
 from understudy_wire.addresses import EVERY, bound, with_port
 from understudy_wire.systemd import ServiceManager
@@ -160,6 +161,8 @@ def compose_alone(config: Config, outside: Outside) -> ControlPlane:
         raise ConfigError(f"another control plane uses this database: {error}; stop that one first") from error
     except (OSError, ModuleNotFoundError, StoreError) as error:
         shown = without_secrets(config.server.database)
+        if outside.term is not None:  # it could be used a moment ago, and another one may lead since
+            raise LeadLost(f"database {shown}: cannot be used: {error}; this control plane starts again") from error
         raise ConfigError(f"database {shown}: cannot be used: {error}; set server.database") from error
 
 
@@ -171,7 +174,7 @@ def address_of(config: Config) -> str:
 
 
 class LeadLost(Exception):
-    """Another control plane leads. A new process can stand by; this one has worked with what it knew as the leader."""
+    """Another control plane leads, or may. A new process can stand by; this one has worked as the leader."""
 
 
 @dataclass(slots=True)
@@ -238,6 +241,11 @@ def listen(server: Server) -> list[socket.socket]:
         problem = f"server.host, server.port: cannot listen on {server.host} port {server.port}"
         raise ConfigError(f"{problem}: {error.strerror}; {remedy}") from error
     return sockets
+
+
+def on_stop(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, handler)
 
 
 def server_of(
@@ -313,11 +321,18 @@ def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     lead: Leadership | None = None
     if shares_database(config):
         stopping = threading.Event()
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, lambda _signal, _frame: stopping.set())
+        on_stop(lambda _signal, _frame: stopping.set())
         lead = Leadership(config.server.database, address_of(config))
-        if not lead.wait(stopping.wait, Notes(manager).take):
+        try:
+            if not lead.wait(stopping.wait, Notes(manager).take):
+                return
+        except (AddressError, ModuleNotFoundError) as error:
+            raise ConfigError(f"server.database: {error}") from error
+        on_stop(signal.SIG_DFL)  # until the server handles it
+        if stopping.is_set():
+            lead.give_up(idle=True)
             return
+        config_file.request()  # it may have waited for weeks
         slurm = fenced(outside.slurm, lead.objection, CALL_SECONDS)
         outside = replace(outside, slurm=slurm, lead=lead, term=lead.term)
     manager.starting("opens the database", OPEN_SECONDS)
@@ -326,7 +341,10 @@ def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     if lead is not None:
         lead.follow(lambda: control_plane.loop.pulse.turns, lambda: os.kill(os.getpid(), signal.SIGTERM))
     heartbeat = Heartbeat(manager, control_plane.loop.pulse, config.mode.value)
-    server_of(control_plane, config, certificate, heartbeat, lead).run(sockets)
+    server = server_of(control_plane, config, certificate, heartbeat, lead)
+    if lead is not None:  # the server handles signals while it runs, and gives one back when it has stopped
+        on_stop(server.handle_exit)
+    server.run(sockets)
     structlog.get_logger().info("control_plane_stopped")
     if lead is not None and lead.taken:
         raise LeadLost(

@@ -14,7 +14,7 @@ from tests import builders as b
 from understudy_controlplane.decide.leadership import CALL_SECONDS, LEASE_SECONDS
 from understudy_controlplane.fleet.recovery import RecoveryStep, StepName, StepStatus
 from understudy_controlplane.lease import Leadership, boottime
-from understudy_controlplane.store.database import StoreError, open_database
+from understudy_controlplane.store.database import AddressError, StoreError, open_database
 from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.journal import Journal
@@ -89,7 +89,6 @@ def test_the_first_one_leads_at_once_and_a_second_one_stands_by(make: Make) -> N
     second = make("b:7117")
     wait_until(lambda: "stands by: a:7117 leads" in second.notes)
     assert not second.leads.wait(2 * LEASE_SECONDS), "the lease is renewed"
-    wait_until(lambda: first.lead.standbys == ("b:7117",))
     first.lead.check()
 
 
@@ -180,6 +179,21 @@ def test_one_that_lost_its_session_goes_on_in_its_term_if_no_other_one_led(make:
     wait_until(lambda: not first.lead._problem)
     assert (first.lead.term, first.lead.objection()) == (term, "")
     assert not make("b:7117").leads.wait(LEASE_SECONDS)
+
+
+def test_one_that_was_frozen_before_it_opened_the_database_opens_none(make: Make, postgres_url: str) -> None:
+    first = make("a:7117")
+    assert first.leads.wait(20)
+    first.freeze()
+    make("b:7117").open()
+    with pytest.raises(StoreError):
+        open_database(postgres_url, first.lead.term)
+
+
+@pytest.mark.parametrize("url", ["postgresql+nothing://h/d", "no address"])
+def test_an_address_that_is_wrong_is_not_waited_for(url: str) -> None:
+    with pytest.raises(AddressError):
+        Leadership(url, "a:7117").wait(lambda _: False, lambda _: None)
 
 
 def test_of_two_that_stand_by_one_leads(make: Make) -> None:

@@ -22,9 +22,13 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 StoreError = SQLAlchemyError
 """The database did not do what it was asked; nothing of that transaction is in it. For rooms without SQL."""
 
+AddressError = ArgumentError
+"""The address of the database is wrong: waiting does not help."""
+
 __all__ = [
     "ID_MAX",
     "WRITER",
+    "AddressError",
     "DatabaseInMemory",
     "Engine",
     "StoreError",
@@ -118,8 +122,9 @@ def open_database(url: str, term: int | None = None, *, upgrades: bool = True) -
     engine = sqlalchemy.create_engine(url, max_overflow=CONNECTIONS_MAX, connect_args=arguments)
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
+    fenced = engine if term is None else _fenced(engine, term)  # before the first connection
     migrate(engine, upgrades=upgrades)
-    return engine if term is None else _fenced(engine, term)
+    return fenced
 
 
 def _fenced(engine: Engine, term: int) -> Engine:

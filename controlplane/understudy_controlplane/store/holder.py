@@ -18,8 +18,6 @@ from understudy_controlplane.store.database import WRITER, named, postgresql_arg
 _KEY = 0x756E6465727374  # of the lock, among other programs' locks in the same PostgreSQL database
 _STANDBY = "understudy standby "
 _LEADER = "understudy leader"
-_STALE_SECONDS = 5
-"""A standby that has asked nothing for longer is frozen, or its machine is gone."""
 
 _HOLDER = tables.holder
 _HAS_TABLE = select(func.to_regclass(_HOLDER.name))
@@ -55,11 +53,6 @@ _END_OLDER = text(
     " AND classid = :high AND objid = :low"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())))"
 ).bindparams(writer=WRITER, high=_KEY >> 32, low=_KEY & 0xFFFFFFFF)
-_STANDBYS = text(
-    "SELECT substr(application_name, length(:standby) + 1) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND application_name LIKE :standby || '%'"
-    " AND state_change > clock_timestamp() - make_interval(secs => :stale) ORDER BY 1"
-).bindparams(standby=_STANDBY, stale=_STALE_SECONDS)
 
 
 class HolderSession:
@@ -106,7 +99,3 @@ class HolderSession:
     def give_up(self, term: int) -> None:
         """The next one need not wait: no call of this one is under way."""
         self._session.execute(_RELEASE, {"mine": term})
-
-    def standbys(self) -> tuple[str, ...]:
-        """Addresses of the control planes that stand by."""
-        return tuple(self._session.execute(_STANDBYS).scalars())
