@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.node import NodeState, NodeView, StoredHardwa
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
+from understudy_controlplane.fleet.suspicion import SuspicionCause
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
 from understudy_wire.facts import HardwareEvent, HardwareKind
 from understudy_wire.hardware import NOT_MOUNTED, Disk, Gpu, GpuStatus, Host, Port, PortRole
@@ -98,6 +99,18 @@ class TestGpuSet:
     def test_fewer_gpus_than_slurm_has_make_the_node_suspect(self) -> None:
         node = b.node("n3", slurm=eight_gpus("n3"), gpus=tuple(b.gpu(i, mig_mode=False) for i in range(7)))
         assert findings(b.snapshot(node)) == [("n3", Signal.HEALTH_SUSPECTED, "gpus.too_few")]
+
+    @pytest.mark.parametrize(("seconds", "after"), [(60.0, []), (181.0, [Signal.HEALTH_SUSPECTED])])
+    def test_a_suspicion_of_it_lasts_while_its_gpus_may_be_instances(self, seconds: float, after: list[Signal]) -> None:
+        """A control plane that has just started has heard no report of the boot before."""
+        node = b.node(
+            "n3",
+            record=b.record("n3", NodeState.SUSPECT, suspicions=b.suspected(SuspicionCause.HEALTH)),
+            slurm=eight_gpus("n3"),
+            gpus=tuple(b.gpu(i, mig_mode=False) for i in range(7)),
+            gpus_readable=GpusReadable(7, b.NOW - seconds),
+        )
+        assert [one.signal for one in detect(b.snapshot(node), b.config()) if one.node == "n3"] == after
 
     def test_a_node_without_gpus_in_slurm_or_whose_agent_reads_none_is_not_judged_by_it(self) -> None:
         assert findings(b.snapshot(b.node("n3", gpus_readable=none_since(600.0)))) == []

@@ -194,6 +194,8 @@ def _why_clean(snapshot: Snapshot, node: NodeView, suspicion: Suspicion, policy:
         return "" if probed else "nothing speaks against it any more"
     if suspicion.cause in FORGOTTEN:
         return ""  # `launches` ends it
+    if suspicion.cause is SuspicionCause.HEALTH and node.may_have_instances(snapshot.now):
+        return ""  # whether GPUs are missing is not known yet
     tables = [table for table in snapshot.progress.tables.values() if node.name in table.nodes]
     if suspicion.cause is SuspicionCause.SLOW and tables:
         keeps_up = any(_is_judged(table, node, suspicion, policy) for table in tables)
