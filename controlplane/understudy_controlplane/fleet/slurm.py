@@ -144,7 +144,7 @@ HELD_AFTER_FAILED_LAUNCH = frozenset(
 )
 """The Reason of a job that Slurm requeued and held because a Prolog failed. Users' and admins' holds have others."""
 
-HELD_BY_PEOPLE = frozenset(
+PEOPLES_HOLDS = frozenset(
     {
         "JobHeldUser",
         "JobHeldAdmin",
@@ -330,7 +330,7 @@ class SlurmJob:
     @property
     def held_by_slurm(self) -> bool:
         """Slurm itself has taken its priority, and nothing but a release gives it back."""
-        known = self.reason in HELD_BY_PEOPLE or self.reason in NOT_YET_JUDGED
+        known = self.reason in PEOPLES_HOLDS or self.reason in NOT_YET_JUDGED
         return self.pending and self.priority == 0 and not known
 
     @property
