@@ -8,9 +8,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests import REPOSITORY
 from tests.slurm.printed import JOB_TEXTS, VERSIONS, job, node
+from understudy_controlplane.config.action import Validation
 from understudy_controlplane.fleet.custody import (
     SLURMS_REASONS,
     Custody,
@@ -99,10 +101,12 @@ def test_a_user_of_a_directory_service_is_read_and_can_get_a_reservation(version
     assert reservation.made_for(checked_user(user))
 
 
-@pytest.mark.parametrize("user", ["-alice", "alice,bob", "a\nb", "", " alice", "x Flags=MAINT"])
+@pytest.mark.parametrize("user", ["-alice", "alice,bob", "a\nb", "a\x7f", "", " alice", "x Flags=MAINT"])
 def test_what_slurm_would_read_as_other_users_or_as_a_field_is_no_user(user: str) -> None:
     with pytest.raises(SlurmError):
         checked_user(user)
+    with pytest.raises(ValidationError):
+        Validation(user=user)
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,10 @@ class Repair(Section):
     )
 
 
+USER_NAME = r"[^\s,=()\[\]-][^,=()\[\]\x00-\x1f\x7f]*"
+"""Names of directory services have blanks, `\\`, `+` and `$` in them. A minus in front would mean all other users."""
+
+
 class RunStages(StrEnum):
     NEVER = "never"
     BURN_IN = "burn_in"
@@ -273,7 +277,7 @@ class Validation(Section):
     )
     user: str = Field(
         "root",
-        pattern=r"^[^\s,=()\[\]-][^,=()\[\]\x00-\x1f]*$",
+        pattern=f"^{USER_NAME}$",
         description="User of the control plane's jobs on the node: root, or the user that the control plane runs as.",
     )
     selfcheck: str = Field(

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from understudy_controlplane.config.action import USER_NAME
 from understudy_controlplane.fleet.hostlist import NAME_CHARACTERS_MAX, compress
 from understudy_controlplane.fleet.preemption import PreemptionRules, PreemptType
 from understudy_controlplane.fleet.slurm import (
@@ -71,8 +72,6 @@ _OF_JOBS = re.compile(r"PATH|LD_LIBRARY_PATH|SLURM_.*|SPANK_.*")
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
 _NOT_FOUND = re.compile(r"^Node \S+ not found$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
-_USER = re.compile(r"[^\s,=()\[\]-][^,=()\[\]\x00-\x1f\x7f]*")
-"""Names of directory services have blanks, `\\`, `+` and `$` in them. A minus in front would mean all other users."""
 
 
 class CommandLineGateway:
@@ -432,7 +431,7 @@ def checked_name(text: str) -> str:
 
 
 def checked_user(text: str) -> str:
-    if not _USER.fullmatch(text):
+    if not re.fullmatch(USER_NAME, text):
         raise SlurmError(f"{text!r} is no valid name of a user in Slurm")
     return text
 
