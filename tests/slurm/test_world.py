@@ -200,6 +200,18 @@ def test_a_reason_ends_where_slurm_signs_it(version: str, reason: str, read_as: 
         assert (found.base_state, set(found.flags)) == ("IDLE", {"DRAIN"})
 
 
+LONG = {"keys": "x Reason=" * 30_000, "blanks": " " * 30_000 + "x", "users": " [u@" * 30_000, "words": " A" * 30_000}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("place", ["comment", "extra"])
+def test_the_time_of_reading_grows_with_a_text_and_not_with_its_square(place: str, text: str) -> None:
+    """That would be minutes; it is milliseconds."""
+    assert [one.name for one in parse_nodes(node("24.11", state="IDLE", **{place: text}))] == ["n1"]
+    assert read(job("24.11", True, **{place: text})).job_id == 4711
+
+
 def test_features_with_equals_signs_are_features() -> None:
     assert shown(features="h100,Fabric=ib,ofed=24.10").features == {"h100", "Fabric=ib", "ofed=24.10"}
 

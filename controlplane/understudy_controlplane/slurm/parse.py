@@ -37,8 +37,9 @@ from understudy_controlplane.slurm.protocol import SlurmError
 
 Claimed = TypeVar("Claimed", int, str)
 
-_PAIR = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
-_VALUE = re.compile(r"(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)", re.DOTALL)
+_VALUE = re.compile(r"\S*(?:\s+(?![A-Z][\w/:]*=)\S+)*")
+"""Words up to the next key. So each blank is looked at once: texts of users may be long and full of them."""
+_PAIR = re.compile(rf"(?:^|\s)([A-Z][\w/:]*)=({_VALUE.pattern})")
 _NODE_START = re.compile(r"NodeName=")
 _JOB_START = re.compile(r"JobId=(\d+) ")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -68,22 +69,22 @@ _ARRAY = re.compile(r"JobId=\d+ ArrayJobId=(?P<array>\d+) ArrayTaskId=(?:(?P<tas
 _HETEROGENEOUS = re.compile(r"JobId=\d+ (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?HetJobId=\d+ ")
 _USER_TEXT = re.compile(r" (?:Network|Command|WorkDir|AdminComment)=")
 _ADMIN_COMMENT = re.compile(r" AdminComment=")
-_AFTER_USER_TEXT = (
-    r"(?=\s+(?:Extra|StdErr|StdIn|StdOut|Power|SegmentSize|Switches|BurstBuffer|BurstBufferState|CPU_min_freq|CPU_max_freq"
+_JOB_TEXT = (
+    r"(\S*(?:\s+(?!(?:Extra|StdErr|StdIn|StdOut|Power|SegmentSize|Switches|BurstBuffer|BurstBufferState|CPU_min_freq|CPU_max_freq"
     r"|CPU_Governor|Gres(?:AllowTaskSharing|EnforceBind|OneTaskPerSharing)|KillO(?:n|In)InvalidDependent|SpreadJob|ExpeditedRequeue"
     r"|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPer\w+|MailUser|NtasksPerTRES|Container(?:Type)?|SELinuxContext"
-    r"|ResvPorts)=|\s*$)"
+    r"|ResvPorts)=)\S+)*)"
 )
-"""What Slurm prints behind a comment: src/api/job_info.c of 22.05 to 24.05, src/scontrol/info_job.c of later ones."""
-_COMMENT = re.compile(rf" Comment=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+"""Up to what Slurm prints behind it: src/api/job_info.c of 22.05 to 24.05, src/scontrol/info_job.c of later ones."""
+_COMMENT = re.compile(" Comment=" + _JOB_TEXT)
 _MAIL = re.compile(r" MailUser=(\S+) MailType=([A-Z0-9_,]+)")
-_EXTRA = re.compile(rf" Extra=(.*?){_AFTER_USER_TEXT}", re.DOTALL)
+_EXTRA = re.compile(" Extra=" + _JOB_TEXT)
 _BATCH_HOST = re.compile(r"\sNodeList=\S+(?:\s+(?:SchedNodeList|BatchFeatures)=\S+)*\s+BatchHost=(\S+)")
-_NODE_TEXTS = (" Comment=", " Extra=", " Reason=")
-_NODE_REASON = re.compile(
-    r"\sReason=(?P<text>.*?)\s\[(?P<user>[^\[\]\n]+)@(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]"
-    r"(?=\s*$|\s{8}|\s+(?:Comment|Extra|Instance(?:Id|Type)|ReservationName|TLSCert\w+|Topology|Parameters)=)",
-    re.DOTALL,
+_NODE_REASON = " Reason="
+_NODE_TEXTS = (" Comment=", " Extra=", _NODE_REASON)
+_SIGNED = re.compile(
+    r"\s\[(?P<user>[^\[\]\n]+)@(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\]"
+    r"(?=\s*$|\s{8}|\s+(?:Comment|Extra|Instance(?:Id|Type)|ReservationName|TLSCert\w+|Topology|Parameters)=)"
 )
 """Slurm prints user and time behind the first line of the reason, other lines after eight blanks, and the texts of
 administrators after it (src/api/node_info.c). A reason may quote another one.
@@ -325,7 +326,7 @@ def _value(record: str, key: str) -> str | None:
         return None
     match = _VALUE.match(record, at + len(key) + 2)
     assert match is not None  # it matches anywhere
-    return "" if match[1] == "(null)" else match[1]
+    return "" if match[0] == "(null)" else match[0]
 
 
 def _need(own_part: str, key: str, record: str) -> str:
@@ -371,7 +372,8 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _node(record: str) -> SlurmNode:
     name = record.removeprefix("NodeName=").partition(" ")[0]
-    reason = _NODE_REASON.search(record) if "Reason=" in record else None
+    reason_from = record.find(_NODE_REASON) + len(_NODE_REASON)
+    signed = _SIGNED.search(record, reason_from) if _NODE_REASON in record else None
     own_part = record[: min((at for key in _NODE_TEXTS if (at := record.find(key)) >= 0), default=None)]
     base, flags = node_state(_need(own_part, "State", record))
     return SlurmNode(
@@ -382,9 +384,9 @@ def _node(record: str) -> SlurmNode:
         base_state=base,
         flags=flags,
         partitions=_list(_value(own_part, "Partitions") or ""),
-        reason=reason["text"] if reason else _value(record, "Reason") or "",
-        reason_user=reason["user"] if reason else "",
-        reason_at=(epoch_seconds(reason["at"]) or 0) if reason else 0,
+        reason=record[reason_from : signed.start()] if signed else _value(record, "Reason") or "",
+        reason_user=signed["user"] if signed else "",
+        reason_at=(epoch_seconds(signed["at"]) or 0) if signed else 0,
         gres=alike(_value(own_part, "Gres") or ""),
         features=frozenset(_list(_value(own_part, "ActiveFeatures") or "")),
         weight=_integer(_value(own_part, "Weight") or "1", record),
