@@ -234,13 +234,12 @@ def test_a_node_whose_drain_is_rejected_before_slurm_has_made_it_stays_in_servic
 
 def test_a_rejected_move_leaves_a_node_quarantined_that_was_condemned_before_it() -> None:
     """Its drain is still refused. The gang is not to be moved; no person has spoken for the node."""
-    record = b.record("n3", NodeState.QUARANTINED, since=b.NOW - 200)
-    node = b.node("n3", NodeState.QUARANTINED, record=record)
-    assert MOVE.nodes == ("n3",)
+    record = b.record("n1", NodeState.QUARANTINED, since=b.NOW - 200)
+    node = b.node("n1", NodeState.QUARANTINED, record=record)
     rejected = replace(proposal(RecoveryStatus.CANCELLED, MOVE), outcome="rejected by alice")
     assert not [*cancelled(b.snapshot(node, proposals=(rejected,)))]
     begun = replace(rejected, approved_at=b.NOW - 60, outcome="cancelled by alice")
-    assert [one.node for one in cancelled(b.snapshot(node, cancelled=(begun,)))] == ["n3"]
+    assert [one.node for one in cancelled(b.snapshot(node, cancelled=(begun,)))] == ["n1"]
 
 
 def test_an_approval_is_for_these_nodes_alone() -> None:

@@ -134,9 +134,11 @@ def cancelled(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that a recovery was to take out of service, until an operator cancelled or rejected it before their drain:
     they stay.
 
-    A node that is drained already stays drained: who cancelled the rest of the recovery may resume it.
+    A node that is drained already stays drained: who cancelled the rest of the recovery may resume it. A move that was
+    rejected has condemned no node: one that is quarantined was so before.
     """
-    rejected = (one for one in snapshot.proposals if one.status is RecoveryStatus.CANCELLED)
+    status = RecoveryStatus.CANCELLED
+    rejected = (one for one in snapshot.proposals if one.status is status and isinstance(one.plan, QuarantinePlan))
     for recovery in (*snapshot.history.cancelled, *rejected):
         for name in recovery.plan.nodes if isinstance(recovery.plan, DrainPlan) else ():
             node = snapshot.nodes.get(name)
