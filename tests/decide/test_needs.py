@@ -235,6 +235,33 @@ def test_a_gang_that_slurm_itself_holds_pages_a_person_with_the_way_out(reason: 
     assert [one.about for one in paged(seen)] == [("job 7",)]
 
 
+def test_a_restarted_gang_whose_request_fits_no_node_any_more_is_one_need_and_says_so() -> None:
+    """Slurm gives it the priority 0 and looks at it no more, also when its nodes are back."""
+    seen = pending(
+        out("n3"), out("n4"), waiting_since={"gang_held job 7": b.NOW - 900, "gang_pends job 7": b.NOW - 900}
+    )
+    (job,) = seen.jobs.values()
+    unfit = replace(job, slurm=replace(job.slurm, reason="BadConstraints", priority=0))
+    (need,) = [one for one in found(b.changed(seen, jobs={job.key: unfit})) if one.subject == "job 7"]
+    assert need.kind is NeedKind.GANG_HELD
+    assert need.why.endswith("of researcher pends: what it asks for fits no node that Slurm has now (BadConstraints)")
+    assert "`scontrol release 7`" in need.command
+    never_ran = replace(unfit, slurm=replace(unfit.slurm, restart_count=0))
+    assert NeedKind.GANG_HELD not in kinds(b.changed(seen, jobs={job.key: never_ran})), "its owner's to mend"
+
+
+@pytest.mark.parametrize("reason", ["JobHoldMaxRequeue", "BurstBufferOperation"])
+def test_a_gang_that_slurm_holds_does_not_wait_for_nodes(reason: str) -> None:
+    seen = pending(
+        out("n3"), out("n4"), waiting_since={"gang_held job 7": b.NOW - 900, "gang_pends job 7": b.NOW - 900}
+    )
+    (job,) = seen.jobs.values()
+    held = replace(job, slurm=replace(job.slurm, reason=reason, priority=0))
+    assert [one.kind for one in found(b.changed(seen, jobs={job.key: held})) if one.subject == "job 7"] == [
+        NeedKind.GANG_HELD
+    ]
+
+
 def test_a_gang_that_is_not_back_because_slurm_holds_it_pages_a_person_once() -> None:
     move = b.plan_as(
         PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan

@@ -295,7 +295,12 @@ def _approvals(snapshot: Snapshot) -> Iterator[Need]:
 
 
 def _held_by_slurm(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
-    held = [one for one in snapshot.jobs.values() if one.managed and one.slurm.held_by_slurm]
+    """A job that never ran and fits no node is its owner's affair, whom Slurm shows it."""
+    held = [
+        one
+        for one in snapshot.jobs.values()
+        if one.managed and one.slurm.held_by_slurm and (one.slurm.restart_count or not one.slurm.unfit)
+    ]
     lost = {one.subject for one in _not_back(snapshot, moving)} if held else set()
     for job in held:
         kind, subject = NeedKind.GANG_HELD, f"job {job.key.job_id}"
@@ -308,6 +313,12 @@ def _held_by_slurm(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Ite
 
 def _hold(job: SlurmJob) -> tuple[str, str]:
     """Why it does not start, and what a person can do."""
+    if job.unfit:
+        return (
+            f"what it asks for fits no node that Slurm has now ({job.reason})",
+            f"`scontrol show job {job.address}` shows what it asks for; {job.user} changes that, or `scontrol release "
+            f"{job.address}` has Slurm look again once such nodes are back",
+        )
     return (
         f"Slurm itself holds it ({job.reason}) and does not start it again",
         f"`scontrol show job {job.address}` and slurmctld's log show the cause; then `scontrol release {job.address}`",
@@ -328,7 +339,7 @@ def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[
         slurm = job.slurm
         partitions = slurm.partition.split(",")
         out = sorted({name for one in partitions for name in away.get(one, ())}, key=spares.natural)
-        if slurm.pending and out and not slurm.held:
+        if slurm.pending and out and not (slurm.held or slurm.held_by_slurm):
             kind, subject = NeedKind.GANG_PENDS, f"job {job.key.job_id}"
             why = (
                 f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'}); of its partition "

@@ -324,12 +324,19 @@ class SlurmJob:
 
     @property
     def held(self) -> bool:
-        """It waits until a user releases it. "BadConstraints" looks the same and has another cause."""
-        return self.pending and self.priority == 0 and self.reason != "BadConstraints"
+        """It waits until a user releases it. One that is unfit looks the same and has another cause."""
+        return self.pending and self.priority == 0 and not self.unfit
+
+    @property
+    def unfit(self) -> bool:
+        """Slurm has found no node in its configuration, up or down, that satisfies its request."""
+        return self.reason == "BadConstraints"
 
     @property
     def held_by_slurm(self) -> bool:
-        """Slurm itself has taken its priority, and nothing but a release gives it back."""
+        """Slurm itself has taken its priority. A release gives it back, and for one that is unfit also a change of its
+        request.
+        """
         known = self.reason in PEOPLES_HOLDS or self.reason in NOT_YET_JUDGED
         return self.pending and self.priority == 0 and not known
 
