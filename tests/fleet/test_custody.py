@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests import REPOSITORY
 from tests import builders as b
 from understudy_controlplane.fleet.custody import (
     ADDITIONS,
@@ -21,6 +22,10 @@ from understudy_controlplane.fleet.slurm import Service, SlurmNode
 
 OWN, OTHERS = "understudy: xid.79: GPU lost", "board swap"
 FREE, UNDERSTUDY, OPERATOR, ADMINISTRATOR, SLURM = Holder
+
+
+REASONS = (REPOSITORY / "tests" / "data" / "world" / "slurm" / "drain-reasons.txt").read_text(encoding="utf-8")
+BY_SLURM = [one.partition(": ")[2] for one in REASONS.splitlines() if not one.startswith("#")]
 
 
 def shown(state: str, reason: str = "", user: str = "", at: int = 0) -> SlurmNode:
@@ -120,13 +125,16 @@ class TestOwnDrain:
         found = custody_in(shown("IDLE+DRAIN", OWN, user, at), self.RECORD)
         assert (found.holder, found.proven_by) == (ADMINISTRATOR, Proof.OLD_REASON)
 
-    @pytest.mark.parametrize("words", ADDITIONS)
+    @pytest.mark.parametrize("words", [*ADDITIONS, *BY_SLURM])
     def test_what_slurm_adds_to_the_reason_does_not_change_whose_it_is(self, words: str) -> None:
         """It renews the time, and the user is SlurmUser: `set_node_reason` of 23.02, in 22.05 around a reboot."""
         for record in (self.RECORD, replace(self.RECORD, state=NodeState.OPERATOR_HOLD)):
             added = shown("DOWN+DRAIN", f"{OWN} : {words}", "slurm", 2000)
             assert not custody_in(added, record).by_others
             assert custody_in(replace(added, reason_user="alice"), record).by_others
+            assert custody_in(
+                replace(added, reason=f"{added.reason}, so it is mine (Bob)", reason_user="root"), record
+            ).by_others
 
     def test_what_a_recovery_is_about_to_give_is_its_own(self) -> None:
         drained = shown("IDLE+DRAIN", OWN, "root", 1000)
@@ -178,6 +186,8 @@ def test_a_node_that_slurm_offers_to_jobs_is_judged_by_what_the_control_plane_di
         ("Node unexpectedly rebooted", True),
         (f"{OWN} : Not responding", False),
         ("kernel update : reboot timed out", False),
+        (f"{OWN} : reboot timed out, leave it to me (Bob)", False),
+        ("reboot timed out, leave it to me (Bob)", False),
         (OWN, False),
     ],
 )

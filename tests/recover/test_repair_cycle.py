@@ -524,6 +524,8 @@ def test_what_slurm_adds_to_an_administrators_reason_does_not_make_it_understudy
     assert repair.observe_resumed(context_of(taken)) == Failed(
         f"n5 is out of service for slurm (fan swap : {words}): left alone"
     )
+    taken = b.slurm_node("n5", "DOWN", [], f"{words}, leave it to me (Bob)", "root")
+    assert isinstance(repair.observe_resumed(context_of(taken)), Failed)
 
 
 @pytest.mark.parametrize("reason", ["", "Not responding"])
@@ -1123,8 +1125,15 @@ def test_slurms_own_drain_of_a_node_that_an_operator_holds_keeps_slurms_reason(t
     assert rehearsal.line.effects["drain_node n5"] == 0
 
 
-@pytest.mark.parametrize("user", ["alice", "root"])
-def test_a_reason_that_a_person_puts_in_the_place_of_understudys_stays(tmp_path: Path, user: str) -> None:
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        ("alice", "board swap"),
+        ("root", "board swap"),
+        ("root", "Low RealMemory: DIMM B3 is out, do not return before Friday (Bob)"),
+    ],
+)
+def test_a_reason_that_a_person_puts_in_the_place_of_understudys_stays(tmp_path: Path, user: str, reason: str) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.cancel(rehearsal.hungry)
     rehearsal.fake.submit("student", 1)
@@ -1132,9 +1141,9 @@ def test_a_reason_that_a_person_puts_in_the_place_of_understudys_stays(tmp_path:
     rehearsal.fail("n5")
     wait_for(rehearsal, "n5", NodeState.QUARANTINED)
     rehearsal.run(3)
-    rehearsal.fake.drain_by(user, "n5", "board swap")
+    rehearsal.fake.drain_by(user, "n5", reason)
     rehearsal.run(60)
-    assert node_of(rehearsal, "n5").reason == "board swap"
+    assert node_of(rehearsal, "n5").reason == reason
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from understudy_controlplane.fleet.custody import (
     Custody,
     Holder,
     Proof,
+    as_printed,
     custody_in,
     in_slurm,
     kept_down,
@@ -240,8 +241,28 @@ def test_a_reason_of_slurms_own_is_slurms_and_the_same_words_of_a_person_are_not
 
 
 def test_every_reason_of_the_table_is_in_slurms_source() -> None:
-    assert [words for words in SLURMS_REASONS if not any(one.startswith(words) for _, one in DRAINS)] == []
+    """And whole: only so it is Slurm's where root has signed it."""
+    assert [form for form in SLURMS_REASONS if not any(as_printed(form).match(one) for _, one in DRAINS)] == []
     assert {one.split()[0] for one, _ in DRAINS} | {one.split()[1] for one, _ in DRAINS} <= set(VERSIONS)
+
+
+BOB = "is out, do not return before Friday (Bob)"
+
+
+@pytest.mark.parametrize(("_", "reason"), DRAINS)
+@pytest.mark.parametrize("words", [f": DIMM B3 {BOB}", f", it {BOB}", f" (it {BOB})", f" : {BOB}", f". It {BOB}"])
+def test_a_person_who_goes_on_after_words_of_slurms_has_drained_the_node(_: str, reason: str, words: str) -> None:
+    """As root, by whom slurmd signs as well. Slurm adds to a person's reason, too."""
+    for state in ("IDLE+DRAIN", "DOWN"):
+        assert in_slurm(shown(state=state, reason=reason + words, user="root")).holder is Holder.ADMINISTRATOR
+        added = shown(state=state, reason=f"{reason}{words} : Not responding", user="slurm")
+        assert in_slurm(added).holder is Holder.ADMINISTRATOR
+    assert not kept_down(shown(state="DOWN", reason=reason + words, user="root"))
+
+
+def test_words_that_a_later_slurm_may_add_to_its_own_reason_are_slurms() -> None:
+    later = shown(state="IDLE+DRAIN", reason="Kill task failed (JobId=7 StepId=0 Cgroup=x)", user="slurm")
+    assert in_slurm(later).holder is Holder.SLURM
 
 
 @pytest.mark.parametrize("signed", ["hpc-slurm", "64030"])

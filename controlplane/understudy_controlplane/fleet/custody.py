@@ -16,6 +16,7 @@ The answer is one value, `Custody`, found in three steps:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -89,6 +90,11 @@ class Custody:
 
 FREE = Custody(Holder.FREE, Proof.IN_SERVICE)
 
+_AUTODETECTED = (
+    "gres/%s GRES autodetected core affinity %s on node %s doesn't match socket boundaries. "
+    "(Socket %d is cores %d-%d). "
+)
+
 SLURMS_REASONS: Mapping[str, Proof] = {
     # slurmctld (ping_nodes.c, node_mgr.c, power_save.c)
     NOT_RESPONDING: Proof.SILENCE,
@@ -96,18 +102,34 @@ SLURMS_REASONS: Mapping[str, Proof] = {
     "reboot timed out": Proof.BOOT,
     "ResumeTimeout reached": Proof.BOOT,
     # slurmctld, of what a node registers with (node_mgr.c, gres.c)
-    "gres/": Proof.REASON,  # "gres/gpu count reported lower than configured (7 < 8)"
-    "Low RealMemory": Proof.REASON,
+    "gres/%s count reported lower than configured (%d < %d)": Proof.REASON,
+    "gres/%s count too low (%d < %d)": Proof.REASON,
+    "gres/%s count changed and jobs are using them (%d != %d)": Proof.REASON,
+    "gres/%s type changed and jobs are using them": Proof.REASON,
+    "gres/%s type (%s) reported but not configured": Proof.REASON,
+    _AUTODETECTED + "Consider setting SlurmdParameters=l3cache_as_socket (recommended) or override this by manually "
+    "specifying core affinity in gres.conf.": Proof.REASON,
+    _AUTODETECTED + "Consider setting Parameters=l3cache_as_socket as part of the Node configuration.": Proof.REASON,
+    _AUTODETECTED + "See Socket Affinity section of gres.html for more information.": Proof.REASON,
+    "gres/%s GRES core specification %s for node %s doesn't match socket boundaries. "
+    "(Socket %d is cores %d-%d)": Proof.REASON,
+    "Low RealMemory (reported:%d < %f%% of configured:%d)": Proof.REASON,
     "Low socket*core*thread count": Proof.REASON,
     "Low CPUs": Proof.REASON,
     "Low TmpDisk": Proof.REASON,
     "CoreSpec differ": Proof.REASON,
     "Could not unpack gres data": Proof.REASON,
-    "Invalid GRES ": Proof.REASON,
-    "Reported active features": Proof.REASON,
-    "RestrictedCoresPerGPU": Proof.REASON,
-    "Failed to parse dynamic_conf": Proof.REASON,
-    "Failed to set topology": Proof.REASON,
+    "Invalid GRES index (%d >= %d)": Proof.REASON,
+    "Invalid GRES Links value (%s) on node %s: Link value '%d' < -2": Proof.REASON,
+    "Invalid GRES Links value (%s) on node %s: end_ptr[0]='%s' != ','": Proof.REASON,
+    "Invalid GRES Links value (%s) on node %s: i=%d >= link_len=%d.": Proof.REASON,
+    "Reported active features (%s) are not a superset of currently active changeable features (%s)": Proof.REASON,
+    "RestrictedCoresPerGPU=%d but no gpus on node %s": Proof.REASON,
+    "RestrictedCoresPerGPU=%d but the gpus given don't have any topology on node %s.": Proof.REASON,
+    "RestrictedCoresPerGPU: We can't restrict %d core(s) per gpu. GPU %s(%d) doesn't have access to that many unique "
+    "cores (%d).": Proof.REASON,
+    "Failed to parse dynamic_conf nodeline": Proof.REASON,
+    "Failed to set topology '%s'": Proof.REASON,
     "NO NETWORK ADDRESS FOUND": Proof.REASON,
     # slurmctld, of a job on the node (node_mgr.c, job_mgr.c, agent.c, proc_req.c, job_test.c)
     "Bad core count": Proof.REASON,
@@ -119,16 +141,18 @@ SLURMS_REASONS: Mapping[str, Proof] = {
     "batch job complete failure": Proof.REASON,
     # slurmd and slurmstepd, as root (step_terminate_monitor.c, mgr.c, cred_context.c, req.c)
     "Kill task failed": Proof.REASON,
+    "Kill task failed (JobId=%d %s)": Proof.REASON,
     "Job step not running": Proof.REASON,
+    "Job step not running (JobId=%d %s)": Proof.REASON,
     "SlurmdSpoolDir is full": Proof.REASON,
     "switch_g_job_postfini failed": Proof.REASON,
-    "Failed to set node feature(s)": Proof.REASON,
+    "Failed to set node feature(s): '%s'": Proof.REASON,
     # plugins (acct_gather_energy/rapl; node_features/knl_cray, until 23.11)
-    "Cannot collect energy data": Proof.REASON,
+    "Cannot collect energy data.": Proof.REASON,
     "Invalid KNL modes": Proof.REASON,
     "Node not found by capmc": Proof.REASON,
 }
-"""Beginnings of the reasons that Slurm gives by itself, from 22.05 to 26.05, and what they prove.
+"""Reasons that Slurm gives by itself, from 22.05 to 26.05, as its source has them, and what they prove.
 
 "Reboot ASAP", "reboot requested" and "POWER_DOWN_ASAP" are missing: Slurm writes them for a user who asked for that.
 So is "Set in slurm.conf": an administrator wrote the state there.
@@ -137,15 +161,36 @@ So is "Set in slurm.conf": an administrator wrote the state there.
 PROLOG_ERROR = "Prolog error"
 """Slurm's reason when a node's Prolog failed, of whichever site."""
 
-ADDITIONS = (*SLURMS_REASONS, "reboot issued", "reboot complete")
-"""Slurm writes these behind " : " after the reason that stands."""
+ADDITIONS = ("reboot issued", "reboot complete")
+"""Slurm writes these, and its own reasons, behind " : " after the reason that stands."""
+
+_PRINTED = {"%s": r"\S*", "%d": r"-?\d+", "%f": r"[\d.]+", "%%": "%"}
+
+
+def as_printed(form: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"%.", lambda one: _PRINTED[one[0]], re.escape(form)))
+
+
+def _beginning(form: str) -> str:
+    return form.partition("%")[0].rstrip(" (:='")
+
+
+_BEGINNINGS = {_beginning(form): proof for form, proof in SLURMS_REASONS.items()}
+_ONE = "|".join(as_printed(form).pattern for form in (*SLURMS_REASONS, *ADDITIONS))
+_WHOLE = re.compile(rf"(?:{_ONE})(?:(?:, | : )(?:{_ONE}))*")
+_ADDED = re.compile(rf" : {_WHOLE.pattern}$")
 
 IN_SERVICE = frozenset(NodeState) - OUT_OF_SERVICE - {NodeState.FOREIGN_DRAIN}
 
 
-def meaning(reason: str) -> Proof | None:
-    """What a reason proves if it is Slurm's own; None: Slurm has no such reason."""
-    return next((proof for words, proof in SLURMS_REASONS.items() if reason.startswith(words)), None)
+def meaning(reason: str, user: str = "") -> Proof | None:
+    """What a reason proves if it is Slurm's own; None: it is not. Slurm's beginning is enough where SlurmUser has
+    signed it. Root may be a person, who goes on after words of Slurm's, and Slurm may have added to such a text: these
+    have to be Slurm's as a whole.
+    """
+    if (user == SLURM_USERS[0] and " : " not in reason) or _WHOLE.fullmatch(reason):
+        return next((proof for words, proof in _BEGINNINGS.items() if reason.startswith(words)), None)
+    return None
 
 
 def boot_given_up(reason: str) -> bool:
@@ -159,7 +204,7 @@ def in_slurm(slurm: SlurmNode) -> Custody:
     """Custody by Slurm's record alone. A reason with Understudy's prefix counts as the control plane's."""
     if not slurm.taken_out:
         return FREE
-    at, proof = slurm.reason_at, meaning(slurm.reason)
+    at, proof = slurm.reason_at, meaning(slurm.reason, slurm.reason_user)
     if slurm.set_to_fail:
         return Custody(Holder.ADMINISTRATOR, Proof.FAIL, at)
     if slurm.reason.startswith(REASON_PREFIX):
@@ -175,7 +220,8 @@ def in_slurm(slurm: SlurmNode) -> Custody:
 def kept_down(slurm: SlurmNode) -> bool:
     """It answers, and Slurm keeps it DOWN, which is no one's decision: it was silent, or booted unexpectedly."""
     down = slurm.down and slurm.responding and not slurm.draining and slurm.service is not Service.AWAY
-    return down and slurm.reason_user in SLURM_USERS and meaning(slurm.reason) in (Proof.SILENCE, Proof.BOOT)
+    proof = meaning(slurm.reason, slurm.reason_user)
+    return down and slurm.reason_user in SLURM_USERS and proof in (Proof.SILENCE, Proof.BOOT)
 
 
 def custody_in(slurm: SlurmNode, record: NodeRecord | None, planned: str = "") -> Custody:
@@ -200,7 +246,7 @@ def _gave(record: NodeRecord, slurm: SlurmNode) -> bool:
     if record.state in IN_REPAIR or record.drained_at is None or not record.drain_user:
         return True  # Slurm's additions are expected, or nothing was read back yet
     same = (slurm.reason_user, slurm.reason_at) == (record.drain_user, record.drain_reason_at)
-    return same or (slurm.reason_user in SLURM_USERS and any(f" : {words}" in slurm.reason for words in ADDITIONS))
+    return same or (slurm.reason_user in SLURM_USERS and _ADDED.search(slurm.reason) is not None)
 
 
 def _holder(record: NodeRecord) -> Holder:

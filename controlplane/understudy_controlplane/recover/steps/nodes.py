@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from understudy_controlplane.fleet.custody import Proof, in_slurm, meaning
+from understudy_controlplane.fleet.custody import Holder, Proof, in_slurm
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.recovery import DrainPlan, PoolSwapPlan, QuarantinePlan, StepName, TakeBackPlan
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -26,9 +26,9 @@ def _misnamed(node: SlurmNode, context: StepContext) -> bool:
     """Drained by Slurm, because Understudy's Prolog refused a job or because of an error during the repair: it becomes
     Understudy's drain, which still has Slurm's reason.
     """
-    by_slurm = node.taken_out and meaning(node.reason) is Proof.REASON
+    held = in_slurm(node)
     renamed = context.plan.renamed_nodes if isinstance(context.plan, QuarantinePlan | TakeBackPlan) else ()
-    return node.name in renamed and by_slurm and not node.set_to_fail
+    return node.name in renamed and held.holder is Holder.SLURM and held.proven_by is Proof.REASON
 
 
 def observe_drained(context: StepContext) -> Observation:

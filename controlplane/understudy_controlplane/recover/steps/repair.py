@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from understudy_controlplane.fleet.custody import boot_given_up, in_slurm
+from understudy_controlplane.fleet.custody import Proof, boot_given_up, in_slurm
 from understudy_controlplane.fleet.gres import gpus_of_gres, gres_for_job
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -87,7 +87,8 @@ def observe_resumed(context: StepContext) -> Observation:
         return Failed("Slurm no longer knows the node")
     if not node.taken_out and not node.off_or_rebooting:
         return Done()
-    if not node.taken_out or (in_slurm(node).by_others and not boot_given_up(node.reason)):
+    held = in_slurm(node)
+    if not node.taken_out or (held.by_others and held.proven_by is not Proof.BOOT):
         return Failed(f"{node.name} is out of service for {node.reason_user} ({node.reason}): left alone")
     return Todo(f"{node.name} is drained by the control plane")
 
