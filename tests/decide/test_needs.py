@@ -235,7 +235,7 @@ def test_a_gang_that_slurm_itself_holds_pages_a_person_with_the_way_out(reason: 
     assert [one.about for one in paged(seen)] == [("job 7",)]
 
 
-def test_a_restarted_gang_whose_request_fits_no_node_any_more_is_one_need_and_says_so() -> None:
+def test_a_restarted_gang_whose_request_fits_no_node_any_more_is_one_need_with_the_cause() -> None:
     """Slurm gives it the priority 0 and looks at it no more, also when its nodes are back."""
     seen = pending(
         out("n3"), out("n4"), waiting_since={"gang_held job 7": b.NOW - 900, "gang_pends job 7": b.NOW - 900}

@@ -208,7 +208,7 @@ LONG = {"keys": "x Reason=" * 30_000, "blanks": " " * 30_000 + "x", "users": " [
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("place", ["comment", "extra"])
 def test_the_time_of_reading_grows_with_a_text_and_not_with_its_square(place: str, text: str) -> None:
-    """That would be minutes; it is milliseconds."""
+    """The square would take minutes; the reading takes milliseconds."""
     assert [one.name for one in parse_nodes(node("24.11", state="IDLE", **{place: text}))] == ["n1"]
     assert read(job("24.11", True, **{place: text})).job_id == 4711
 
@@ -252,7 +252,7 @@ BOB = "is out, do not return before Friday (Bob)"
 @pytest.mark.parametrize(("_", "reason"), DRAINS)
 @pytest.mark.parametrize("words", [f": DIMM B3 {BOB}", f", it {BOB}", f" (it {BOB})", f" : {BOB}", f". It {BOB}"])
 def test_a_person_who_goes_on_after_words_of_slurms_has_drained_the_node(_: str, reason: str, words: str) -> None:
-    """As root, by whom slurmd signs as well. Slurm adds to a person's reason, too."""
+    """The person is root, by whom slurmd signs as well. Slurm adds to a person's reason, too."""
     for state in ("IDLE+DRAIN", "DOWN"):
         assert in_slurm(shown(state=state, reason=reason + words, user="root")).holder is Holder.ADMINISTRATOR
         added = shown(state=state, reason=f"{reason}{words} : Not responding", user="slurm")

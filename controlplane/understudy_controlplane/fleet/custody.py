@@ -126,7 +126,7 @@ SLURMS_REASONS: Mapping[str, Proof] = {
     "Reported active features (%s) are not a superset of currently active changeable features (%s)": Proof.REASON,
     "RestrictedCoresPerGPU=%d but no gpus on node %s": Proof.REASON,
     "RestrictedCoresPerGPU=%d but the gpus given don't have any topology on node %s.": Proof.REASON,
-    "RestrictedCoresPerGPU: We can't restrict %d core(s) per gpu. GPU %s(%d) doesn't have access to that many unique "
+    "RestrictedCoresPerGPU: %s can't restrict %d core(s) per gpu. GPU %s(%d) doesn't have access to that many unique "
     "cores (%d).": Proof.REASON,
     "Failed to parse dynamic_conf nodeline": Proof.REASON,
     "Failed to set topology '%s'": Proof.REASON,
