@@ -34,6 +34,8 @@ PROMPT_SECONDS = 1.0
 """Time that each of several control planes has at first: its host may be gone, or its process frozen. A slow one gets
 twice the time that it took, and while none answers, each gets twice as long every time.
 """
+PATIENCE_FALLS_TO = 0.9
+"""With each answer that came sooner: the next one may take as long as those before."""
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
 
@@ -49,6 +51,10 @@ _OF_THE_NODE = ("/v1/reports", "/v1/challenge", "/v1/node-token")
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 _encoder = msgspec.json.Encoder()
+
+
+def patience_after(before: float, took: float) -> float:
+    return max(2 * took, PATIENCE_FALLS_TO * before, PROMPT_SECONDS)
 
 
 def _without_telemetry(report: Report) -> Report:
@@ -140,7 +146,8 @@ class Uplink:
         self._sequence = 0
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0
-        self._patience_seconds = PROMPT_SECONDS
+        self._patience = {False: PROMPT_SECONDS, True: PROMPT_SECONDS}
+        """By whether the request has facts: these are stored before the answer."""
         self._problem = ""
         self._dropped = ""
         self._unknown = UnknownNames("answer_unknown_content")
@@ -161,7 +168,7 @@ class Uplink:
         batch = self._facts.oldest(self._batch_max)
         try:
             body, batch = self._encode(report, batch)
-            self._read_acknowledgement(await self._request("POST", "/v1/reports", body))
+            self._read_acknowledgement(await self._request("POST", "/v1/reports", body, stores=bool(batch)))
         except UnreachableError as error:
             self._note_problem("control_plane_unreachable", error)
             if batch and isinstance(error, FailedError):
@@ -246,7 +253,7 @@ class Uplink:
             return
         for fact in batch:
             try:
-                await self._request("POST", "/v1/reports", self._encode(bare, [fact])[0])
+                await self._request("POST", "/v1/reports", self._encode(bare, [fact])[0], stores=True)
             except UnreachableError:
                 return
             except RejectedError as error:
@@ -277,14 +284,17 @@ class Uplink:
             body = _encoder.encode(report)
         return body, batch
 
-    async def _request(self, method: str, path: str, body: bytes | None = None, wait_seconds: float = 0.0) -> bytes:
+    async def _request(
+        self, method: str, path: str, body: bytes | None = None, wait_seconds: float = 0.0, *, stores: bool = False
+    ) -> bytes:
         """The body of the first 200. Raises RejectedError (refused), UnreachableError (no answer)."""
+        patience = self._patience[stores]
         failures = []
         failed = False
         for url in list(self._urls):
             begun = time.monotonic()
             try:
-                answer = await self._ask(method, url, path, body, wait_seconds)
+                answer = await self._ask(method, url, path, body, self._limits(patience, wait_seconds))
             except httpx.HTTPError as error:
                 if isinstance(error, httpx.TimeoutException):
                     self._set_back(url)
@@ -294,14 +304,14 @@ class Uplink:
                 if answer.status_code == httpx.codes.OK:
                     self._prefer(url)
                     if not wait_seconds:
-                        self._patience_seconds = max(2 * (time.monotonic() - begun), PROMPT_SECONDS)
+                        self._patience[stores] = patience_after(patience, time.monotonic() - begun)
                     return answer.content
                 problem = f"{url}: {describe(answer)}"
                 if 400 <= answer.status_code < 500 and answer.status_code not in _TRANSIENT:
                     raise RejectedError(problem)
                 failures.append(problem)
                 failed = failed or answer.status_code >= 500
-        self._patience_seconds = min(2 * self._patience_seconds, self._timeout_seconds)
+        self._patience[stores] = min(2 * patience, self._timeout_seconds)
         raise (FailedError if failed else UnreachableError)("; ".join(failures))
 
     def _certificate_problem(self) -> list[str]:
@@ -313,14 +323,20 @@ class Uplink:
             return [str(error)]
         return []
 
-    async def _ask(self, method: str, base: str, path: str, body: bytes | None, wait_seconds: float) -> httpx.Response:
+    def _limits(self, patience: float, wait_seconds: float = 0.0) -> httpx.Timeout:
+        seconds = min(patience if len(self._urls) > 1 else self._timeout_seconds, self._timeout_seconds)
+        return httpx.Timeout(seconds, read=seconds + wait_seconds)
+
+    async def _ask(
+        self, method: str, base: str, path: str, body: bytes | None, limits: httpx.Timeout
+    ) -> httpx.Response:
         own = self._credentials
         if own.is_due():
             await own.renew(own.token, self._ask_of(base))
         token = own.token
-        answer = await self._send_request(method, base + path, body, wait_seconds, token)
+        answer = await self._send_request(method, base + path, body, limits, token)
         if answer.status_code in own.refusals and await own.renew(token, self._ask_of(base)):
-            answer = await self._send_request(method, base + path, body, wait_seconds, own.token)
+            answer = await self._send_request(method, base + path, body, limits, own.token)
         return answer
 
     def _ask_of(self, base: str) -> Ask:
@@ -330,7 +346,8 @@ class Uplink:
 
         async def ask(method: str, path: str, body: bytes | None) -> bytes:
             try:
-                answer = await self._send_request(method, base + path, body, 0.0, self._credentials.token)
+                limits = self._limits(self._patience[True])  # it is stored, too
+                answer = await self._send_request(method, base + path, body, limits, self._credentials.token)
             except httpx.HTTPError as error:
                 raise RefusedError(f"{base}: {type(error).__name__} {error}".rstrip()) from error
             if answer.status_code != httpx.codes.OK:
@@ -340,15 +357,13 @@ class Uplink:
         return ask
 
     async def _send_request(
-        self, method: str, url: str, body: bytes | None, wait_seconds: float, token: str
+        self, method: str, url: str, body: bytes | None, limits: httpx.Timeout, token: str
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        seconds = min(self._patience_seconds if len(self._urls) > 1 else self._timeout_seconds, self._timeout_seconds)
-        timeout = httpx.Timeout(seconds, read=seconds + wait_seconds)
         client = self._client if url.endswith(_OF_THE_NODE) else self._client_of_users
-        return await client.request(method, url, content=body, headers=headers, timeout=timeout)
+        return await client.request(method, url, content=body, headers=headers, timeout=limits)
 
     def _set_back(self, url: str) -> None:
         """Next time the others are asked before it: one that stands by refuses at once."""

@@ -4,13 +4,15 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
 from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
-from understudy_agent.uplink import PROMPT_SECONDS, RestorePointError, RestorePointRequest, Uplink
+from understudy_agent.uplink import PROMPT_SECONDS, RestorePointError, RestorePointRequest, Uplink, patience_after
 from understudy_wire.facts import KernelEvent
 from understudy_wire.hardware import Gpu, GpuStatus, Host, Port
 from understudy_wire.messages import WIRE_VERSION, Keeper, KeptSave, Report, RestorePoint
@@ -158,6 +160,56 @@ def test_a_slow_control_plane_is_waited_for_where_no_other_one_answers(plane: Fa
         closed_url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     with_uplink([plane.url, closed_url], facts, play, request_timeout_seconds=60.0)
     assert len(facts) == 0
+
+
+@pytest.mark.parametrize("prompt", [0, 1, 50])
+def test_a_control_plane_that_stores_facts_slowly_is_given_its_time(
+    prompt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many reports without facts it has answered at once meanwhile."""
+    limits: list[float] = []
+    commit_seconds = 1.5 * PROMPT_SECONDS
+
+    class Timed(Uplink):
+        async def _send_request(
+            self, _method: str, _url: str, body: bytes | None, limit: httpx.Timeout, _token: str
+        ) -> httpx.Response:
+            took = commit_seconds if body is not None and b"NVRM" in body else 0.0
+            limits.append(limit.read or 0.0)
+            if took > limits[-1]:
+                raise httpx.ReadTimeout("")
+            clock.at += took
+            return httpx.Response(200, json={"stored": 1})
+
+    async def run() -> None:
+        facts = filled(1)
+        uplink = Timed(["http://a", "http://b"], TokenFile(lambda: TOKEN), facts, 5.0)
+        assert not await uplink.send(report())
+        assert await uplink.send(report())
+        for _ in range(prompt):
+            assert await uplink.send(report())
+            assert limits[-1] < commit_seconds, "a frozen one is found soon all the same"
+        tried = len(limits)
+        facts.put(kernel_event(1))
+        assert await uplink.send(report())
+        assert len(limits) == tried + 1, "it was stored once"
+        await uplink.close()
+
+    clock = SimpleNamespace(at=0.0)
+    virtual = SimpleNamespace(monotonic=lambda: clock.at, time=time.time)
+    monkeypatch.setattr("understudy_agent.uplink.time", virtual)
+    asyncio.run(run())
+
+
+def test_patience_falls_slowly() -> None:
+    """One answer that came at once says little about the next."""
+    slow = patience_after(PROMPT_SECONDS, 1.5)
+    assert slow == 3.0
+    once = patience_after(slow, 0.0)
+    assert 1.5 < once < slow
+    for _ in range(50):
+        once = patience_after(once, 0.0)
+    assert once == PROMPT_SECONDS
 
 
 def test_a_fact_on_which_the_control_plane_fails_delays_the_others_and_is_not_lost(plane: FakeControlPlane) -> None:
