@@ -110,6 +110,14 @@ def test_the_control_plane_is_ready_after_a_tick_that_has_read_slurm(
     assert systemd() == ["READY=1\nSTATUS=mode observe", "WATCHDOG=1\nSTATUS=mode observe"]
 
 
+def test_systemd_shows_that_nothing_may_be_changed(tmp_path: Path, systemd: Callable[[], list[str]]) -> None:
+    pulse = Pulse(turns=1, ticks_total=1, objection="another control plane leads")
+    pulse.slurm.at = 100.0
+    heartbeat = Heartbeat(ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}), pulse, "act")
+    asyncio.run(heartbeat.beat())
+    assert systemd()[0] == "READY=1\nSTATUS=changes nothing in Slurm: another control plane leads"
+
+
 def test_a_loop_that_hangs_sends_no_sign_of_life(tmp_path: Path, systemd: Callable[[], list[str]]) -> None:
     pulse = Pulse(turns=1, ticks_total=1)
     pulse.slurm.at = 100.0

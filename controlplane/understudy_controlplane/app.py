@@ -268,7 +268,7 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
     users = UserTokens(current, clock)
     proxy = Proxy(current, clock, loop.pulse.meters.proxy_headers_refused.inc)
     known = Tokens(tokens, clock, note_token_ends)
-    admission = Admission(known, users, _open_to_all(config), proxy)
+    admission = Admission(known, users, _open_to_all(config), proxy, loop.refuses_nodes)
     challenges = Challenges(clock)
     decode = outside.decode_credential or Munge(config.server.munge_socket).decode
     notifier = Notifier(stores.notices, current, loop.pulse, clock, attach=functools.partial(attached, reads))

@@ -34,6 +34,8 @@ class Heartbeat:
             self.manager.starting(self._status(), START_SECONDS)
 
     def _status(self) -> str:
+        if self.pulse.objection:
+            return f"changes nothing in Slurm: {self.pulse.objection}"
         if self.pulse.slurm.error:
             return f"Slurm cannot be read: {self.pulse.slurm.error}"
         if self.pulse.last_error:

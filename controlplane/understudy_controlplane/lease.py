@@ -110,6 +110,9 @@ class Leadership:
         """Why nothing may be changed in Slurm now; empty: it may."""
         return "another control plane leads" if self._taken else self._lease.objection(self._now())
 
+    def is_cut_off(self) -> bool:
+        return self._taken or self._lease.is_cut_off(self._now())
+
     def give_up(self, *, idle: bool) -> None:
         """`idle`: no call to Slurm is under way, so the next one need not wait for its end."""
         self._over.set()

@@ -117,6 +117,7 @@ class Loop:
         self._clock_watch = ClockWatch(clock)
         self._recorded = Recorded.from_journal(stores.journal.keys_since(clock.now() - RECORDED_SECONDS))
         ahead = stores.seconds_ahead(clock.now())
+        self._missed_reports = False
         self._set_back_by = ahead if ahead >= JUMP_SECONDS else 0.0  # less: the control plane before had another clock
         """Seconds by which the clock was set back, and the times in the database were not."""
         self._wake = threading.Event()
@@ -170,11 +171,21 @@ class Loop:
         """True if no call to Slurm that changes something is under way."""
         return self._runner.is_idle()
 
+    def refuses_nodes(self) -> bool:
+        """True if agents and launchers are to go to another control plane. What they report meanwhile is missed."""
+        refuses = self._lead.is_cut_off()
+        self._missed_reports |= refuses
+        return refuses
+
     def tick(self, recovering: bool = False) -> bool:
         """Returns whether a recovery has to be looked at again soon."""
         self._current.follow()
         self.pulse.config_problems = self._current.problems()
         self._look_at_clock()
+        if self._missed_reports and not self._lead.is_cut_off():
+            self._missed_reports = False
+            self.observer.begin()
+            self._forget_reports()
         begun = self._clock.now()
         self._look_at_tickets(begun)
         snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
@@ -190,8 +201,7 @@ class Loop:
         recorded = self._record(decisions, findings, snapshot, beside.endings)
         recoveries = self._stores.recoveries.running() if recorded else snapshot.recoveries
         self._count_ended(recoveries)
-        # A recovery begun before stays where it is in mode observe, and is shown as running.
-        acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error and not self._lead.objection()
+        acting = self._may_act(snapshot)
         if acting:
             running = {recovery.id for recovery in recoveries}
             self._runner.begin_round(running, self.observer.view, beside.turns)
@@ -215,7 +225,7 @@ class Loop:
         )
 
     def _look_at_clock(self) -> None:
-        """A clock that was set makes every age in memory wrong: all nodes have to be heard again, as after a start."""
+        """A clock that was set makes every age in memory wrong."""
         jump = self._clock_watch.jump_seconds()
         if jump != 0.0:
             self._set_back_by += max(-jump, 0.0)
@@ -226,13 +236,27 @@ class Loop:
                 remedy="nothing is begun before all nodes were heard again; "
                 "let a time service keep this machine's clock",
             )
-            self._telemetry.forget()
-            self._launchers.forget()
             self.observer.clock_was_set(jump)
-            self._runner.unreadable()
+            self._forget_reports()
         if self._set_back_by:  # last: a database that does not answer is asked again in the next round
             self._stores.set_times_back(self._clock.now(), self._set_back_by)
             self._set_back_by = 0.0
+
+    def _forget_reports(self) -> None:
+        """All nodes have to be heard again, as after a start."""
+        self._telemetry.forget()
+        self._launchers.forget()
+        self._runner.unreadable()
+
+    def _may_act(self, snapshot: Snapshot) -> bool:
+        """A recovery begun before stays where it is in mode observe, and is shown as running."""
+        objection, before = self._lead.objection(), self.pulse.objection
+        self.pulse.objection = objection
+        if objection and not before:
+            log.warning("changes_stopped", reason=objection, remedy="it goes on when the database confirms the lead")
+        elif before and not objection:
+            log.info("changes_resumed")
+        return snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error and not objection
 
     def _note_mode(self, snapshot: Snapshot) -> None:
         """What was known by then waits for an operator's approval. The first note finds a control plane that begins, or

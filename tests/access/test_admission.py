@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -24,6 +26,7 @@ from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
 from understudy_controlplane.serve import server_of
 from understudy_controlplane.store.database import Engine, open_database
+from understudy_controlplane.store.database_lock import Alone
 from understudy_controlplane.store.tokens import TokenStore
 
 pytestmark = pytest.mark.integration
@@ -90,6 +93,84 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def own_plane(database: str, clock: SetClock) -> Iterator[ControlPlane]:
     with closing(control_plane(database, clock)) as made:
         yield made
+
+
+class CutOff(Alone):
+    """A leader that cannot renew its lease, or can."""
+
+    def __init__(self) -> None:
+        self.cut_off = False
+
+    def is_cut_off(self) -> bool:
+        return self.cut_off
+
+
+def test_a_leader_that_is_cut_off_sends_agents_and_launchers_to_the_next_one(database: str, clock: SetClock) -> None:
+    lead = CutOff()
+    config = b.config(mode="observe", server={"database": with_tokens(database, ["n1"])})
+    outside = Outside(VirtualSlurm(["n1"]), lambda _node: True, clock, lead=lead)
+    with closing(compose(config, outside)) as own_plane:
+        own_plane.loop.tick()
+        client = TestClient(own_plane.app)
+        report = msgspec.json.encode(b.report("n1"))
+
+        def statuses() -> list[int]:
+            headers = bearer(Role.NODE, "n1")
+            answers = [
+                client.post("/v1/reports", content=report, headers=headers),
+                client.post("/v1/launchers", content=b"{", headers=headers),
+                client.get("/v1/restore-point?job_id=7&restart_count=0&user_id=1000", headers=headers),
+            ]
+            assert all("confirm" in one.text for one in answers if one.status_code == 503)
+            return [one.status_code for one in answers]
+
+        assert statuses() == [200, 400, 404]
+        lead.cut_off = True
+        assert statuses() == [503, 503, 503]
+        assert client.get("/v1/nodes", headers=bearer(Role.VIEWER)).status_code == 200
+        own_plane.loop.tick()
+        assert own_plane.telemetry.latest("n1") is not None
+        lead.cut_off = False
+        own_plane.loop.tick()
+        assert own_plane.telemetry.latest("n1") is None, "what it missed meanwhile is no silence of the node"
+        assert statuses() == [200, 400, 404]
+        own_plane.loop.tick()
+        assert own_plane.telemetry.latest("n1") is not None
+
+
+def test_a_leader_that_may_change_nothing_shows_why(database: str, clock: SetClock) -> None:
+    class Lapsed(Alone):
+        why = "the database has not confirmed for 2.3 s that this control plane leads"
+
+        def objection(self) -> str:
+            return self.why
+
+    lead = Lapsed()
+    config = b.config(mode="act", server={"database": with_tokens(database, ["n1"])})
+    outside = Outside(VirtualSlurm(["n1"]), lambda _node: True, clock, lead=lead)
+    with closing(compose(config, outside)) as own_plane, capture_logs() as logs:
+        client = TestClient(own_plane.app)
+
+        def shown() -> list[str]:
+            own_plane.loop.tick()
+            problems: list[str] = client.get("/v1/status", headers=bearer(Role.VIEWER)).json()["problems"]
+            return [one for one in problems if "in Slurm" in one]
+
+        words = "this control plane changes nothing in Slurm"
+        for _ in range(2):
+            assert shown() == [f"{words}: {lead.why}: `journalctl -u understudy-controlplane`"]
+        health, ready = client.get("/healthz"), client.get("/readyz")
+        assert health.status_code == 200
+        assert any(words in one for one in health.json()["problems"])
+        assert (ready.status_code, health.json()["ok"]) == (503, True)
+        assert lead.why not in health.text + ready.text
+        lead.why = ""
+        assert shown() == []
+        assert client.get("/readyz").status_code == 200
+    assert [one["event"] for one in logs if one["event"].startswith("changes_")] == [
+        "changes_stopped",
+        "changes_resumed",
+    ]
 
 
 def routes(app: FastAPI) -> list[tuple[str, str]]:

@@ -63,6 +63,13 @@ def test_a_leader_acts_within_its_lease_alone() -> None:
     assert "just now" in Lease(8, 10.0, calls_from=12.5).objection(11.0)
 
 
+def test_nodes_are_refused_once_the_next_leader_may_have_begun() -> None:
+    lease = Lease(term=7, renewed_at=10.0, calls_from=0.0)
+    assert not lease.is_cut_off(10.0 + LEASE_SECONDS + CALL_SECONDS - 0.1)
+    assert lease.is_cut_off(10.0 + LEASE_SECONDS + CALL_SECONDS)
+    assert Lease(0, float("-inf"), 0.0).is_cut_off(10.0)
+
+
 def test_a_process_that_was_frozen_knows_by_its_first_look_at_the_clock() -> None:
     lease = Lease(term=7, renewed_at=10.0, calls_from=0.0)
     assert not lease.is_valid(10.0 + 3600)

@@ -47,15 +47,22 @@ class Admission:
         users: UserTokens | None = None,
         open_to_all: Collection[Permission] = (),
         proxy: Proxy | None = None,
+        refuses_nodes: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_to_all`: what a request may do without a token, because the site wants it so."""
+        """`open_to_all`: what a request may do without a token, because the site wants it so. `refuses_nodes`: agents
+        and launchers are to ask another control plane.
+        """
         self._tokens = tokens
         self.users = users
         self._proxy = proxy
         self._open_to_all = frozenset(open_to_all)
+        self._refuses_nodes = refuses_nodes
 
     async def admit(self, request: Request, permission: Permission) -> Identity:
         """Raises Denied."""
+        if permission is Permission.REPORT and self._refuses_nodes():
+            error = "the database does not confirm that this control plane leads"
+            raise Denied(503, error, "ask the other control plane; where there is none, look at PostgreSQL")
         identity = await self._identity(request, permission)
         if not identity.may(permission):
             refusal = f"the token of {identity.label} has role {identity.role.value}, which may not {permission.value}"

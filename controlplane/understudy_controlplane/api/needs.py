@@ -55,7 +55,7 @@ def all_needs(deps: ReadDependencies) -> list[NeedRecord]:
 
 def needs_of(pulse: Pulse, now: float) -> Iterator[NeedRecord]:
     """Needs from memory alone, for metrics."""
-    yield from map(_own, failed_detectors(pulse))
+    yield from map(_own, shortcomings(pulse))
     if pulse.slurm.error:
         yield _own(Problem("Slurm cannot be read", pulse.slurm.error, pulse.slurm.at, "`understudy doctor`"))
     for text in pulse.config_problems:
@@ -81,8 +81,12 @@ def problems_of(pulse: Pulse, now: float) -> Iterator[Problem]:
         yield Problem("Slurm has not been read since the start", pulse.slurm.error or "the first tick runs")
 
 
-def failed_detectors(pulse: Pulse) -> list[Problem]:
-    return [Problem(one.effect, one.cause, command=LOG) for one in pulse.failed_detectors.values()]
+def shortcomings(pulse: Pulse) -> list[Problem]:
+    """What its loop cannot do, though it does its work."""
+    found = [Problem(one.effect, one.cause, command=LOG) for one in pulse.failed_detectors.values()]
+    if pulse.objection:
+        found.append(Problem("this control plane changes nothing in Slurm", pulse.objection, command=LOG))
+    return found
 
 
 def own_problems(deps: ReadDependencies) -> list[Problem]:

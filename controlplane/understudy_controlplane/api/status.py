@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Response
 
 from understudy_controlplane.access.admission import Reader
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.needs import NeedRecord, Problem, all_needs, failed_detectors, own_problems
+from understudy_controlplane.api.needs import NeedRecord, Problem, all_needs, own_problems, shortcomings
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.requests_in_force import in_force
@@ -92,7 +92,8 @@ def health_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/healthz")
     async def healthz() -> Response:
         """200 while the loop ticks and the database answers, from the first reading of Slurm on. A later one that fails
-        is shown, but does not count, and so is a detector that fails: a restart helps against neither.
+        is shown, but does not count, and so are a detector that fails and a lead that is not confirmed: a restart helps
+        against none of them.
         """
         return await deps.health.read(lambda: _health(deps))
 
@@ -105,7 +106,7 @@ def health_router(deps: ReadDependencies) -> APIRouter:
 
 
 def _readiness(deps: ReadDependencies) -> Response:
-    pulse, problems = deps.pulse, [*own_problems(deps), *failed_detectors(deps.pulse)]
+    pulse, problems = deps.pulse, [*own_problems(deps), *shortcomings(deps.pulse)]
     if not pulse.ticks_total:
         problems.append(Problem("the first tick is not over"))
     if pulse.slurm.at is not None and pulse.slurm.error:
@@ -117,7 +118,7 @@ def _readiness(deps: ReadDependencies) -> Response:
 def _health(deps: ReadDependencies) -> Response:
     problems = own_problems(deps)
     slurm_error = f"Slurm cannot be read; {CAUSE_AT}" if deps.pulse.slurm.error else ""
-    body = Health(not problems, _without_causes([*problems, *failed_detectors(deps.pulse)]), slurm_error)
+    body = Health(not problems, _without_causes([*problems, *shortcomings(deps.pulse)]), slurm_error)
     return Response(msgspec.json.encode(body), 503 if problems else 200, media_type=JSON)
 
 

@@ -76,6 +76,10 @@ class Lease:
     def is_valid(self, now: float) -> bool:
         return 0.0 <= now - self.renewed_at < LEASE_SECONDS
 
+    def is_cut_off(self, now: float) -> bool:
+        """The next leader may have begun, also in Slurm: agents and launchers are to ask that one."""
+        return not 0.0 <= now - self.renewed_at < LEASE_SECONDS + CALL_SECONDS
+
     def objection(self, now: float) -> str:
         """Why nothing may be changed in Slurm now; empty: it may."""
         if not self.is_valid(now):

@@ -31,7 +31,7 @@ class Cause(StrEnum):
     CLUSTER = "cluster"  # another one than this control plane's
     CONTENT = "content"  # it can be read, and cannot be true
     UNKNOWN_NODE = "unknown_node"  # Slurm has no such node
-    DATABASE = "database"  # its facts could not be stored, or its token not be looked up
+    DATABASE = "database"  # it does not store the facts, look up the token, or confirm the lead
 
 
 BY_STATUS = {

@@ -39,6 +39,7 @@ class Pulse:
     turns: int = 0  # also after a tick that failed, and within a long one
     errors_total: int = 0
     last_error: str = ""
+    objection: str = ""  # why this control plane may change nothing in Slurm; empty: it may
     failed_detectors: Mapping[str, FailedDetector] = field(default_factory=dict)
     """Those of the newest round, and decisions that failed."""
     clock_jumps_total: int = 0

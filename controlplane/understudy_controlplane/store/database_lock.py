@@ -23,6 +23,10 @@ class Lead(Protocol):
         """Why nothing may be changed in Slurm now; empty: it may."""
         ...
 
+    def is_cut_off(self) -> bool:
+        """True if another control plane may lead by now, to which agents and launchers are to go."""
+        ...
+
 
 class Alone:
     """The lead of a control plane that has its database for itself."""
@@ -32,6 +36,9 @@ class Alone:
 
     def objection(self) -> str:
         return ""
+
+    def is_cut_off(self) -> bool:
+        return False
 
 
 def take_file(url: str) -> FileLock:
