@@ -35,7 +35,7 @@ PROMPT_SECONDS = 1.0
 twice the time that it took, and while none answers, each gets twice as long every time.
 """
 PATIENCE_FALLS_TO = 0.9
-"""With each answer that came sooner: the next one may take as long as those before."""
+"""Each answer that came sooner lets it fall by that: the next one may take as long as those before."""
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
 
@@ -147,7 +147,7 @@ class Uplink:
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0
         self._patience = {False: PROMPT_SECONDS, True: PROMPT_SECONDS}
-        """By whether the request has facts: these are stored before the answer."""
+        """Requests with facts (True) have their own: facts are stored before the answer."""
         self._problem = ""
         self._dropped = ""
         self._unknown = UnknownNames("answer_unknown_content")
