@@ -443,7 +443,9 @@ def _cause(message: str) -> str:
 def _loop(current: CurrentConfig, outside: Outside, stores: Stores, live: Live, restore_points: RestorePoints) -> Loop:
     telemetry, directory, launchers = live.telemetry, live.directory, live.launchers
     sources = Sources(outside.slurm, stores, telemetry, launchers, directory, outside.probe, current, outside.clock)
-    effects = Effects(outside.slurm, outside.probe, launchers, outside.sleep, outside.begin_effect)
+    effects = Effects(
+        outside.slurm, outside.probe, launchers, outside.sleep, outside.begin_effect, outside.lead.objection
+    )
     runner = Runner(effects, stores, current, outside.clock)
     return Loop(
         Observer(sources),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,6 +59,52 @@ def test_a_call_ends_within_the_time_for_which_the_next_leader_waits(tmp_path: P
     with pytest.raises(SlurmUnavailable, match="did not end within"):
         slurm.drain_node("n1", "understudy: test")
     assert time.monotonic() - begun < 20
+
+
+FROZEN_LEADER = """
+import sys
+from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.fenced import fenced
+from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
+command_line = CommandLineGateway(sys.argv[1], timeout_seconds=30)
+gateway = command_line if sys.argv[2] == "cli" else PyslurmGateway(command_line, timeout_seconds=30)
+fenced(gateway, lambda: "", 1.5).drain_node("n1", "understudy: test")
+"""
+
+PYSLURM = """
+import os, time
+__version__ = "25.11.2"
+def slurm_api_version(): return (25, 11, 2)
+class Node:
+    def __init__(self, name=None, **changes): pass
+    def modify(self, changes):
+        open(os.environ["BEGUN"], "w").close()
+        time.sleep(3)
+        open(os.environ["SENT"], "w").close()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("gateway", ["cli", "pyslurm"])
+def test_a_call_of_a_leader_that_is_frozen_alone_ends_in_time(tmp_path: Path, gateway: str) -> None:
+    """Its child is not frozen with it, and would reach slurmctld when another control plane leads."""
+    begun, sent = tmp_path / "begun", tmp_path / "sent"
+    command(tmp_path, f"touch {begun}; sleep 3; touch {sent}")
+    (tmp_path / "pyslurm.py").write_text(PYSLURM)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "BEGUN": str(begun), "SENT": str(sent), "PYTHONPATH": path}
+    arguments = [sys.executable, "-c", FROZEN_LEADER, str(tmp_path / "scontrol"), gateway]
+    leader = subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        while not begun.exists():
+            assert leader.poll() is None
+            time.sleep(0.01)
+        leader.send_signal(signal.SIGSTOP)
+        time.sleep(3.5)
+        assert not sent.exists()
+    finally:
+        leader.kill()
+        leader.wait()
 
 
 @pytest.mark.integration

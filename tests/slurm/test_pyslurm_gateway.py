@@ -19,6 +19,7 @@ from understudy_controlplane.config import Slurm as Policy
 from understudy_controlplane.fleet.slurm import ArrayTask, JobAddress, SlurmNode
 from understudy_controlplane.slurm.choose import choose
 from understudy_controlplane.slurm.cli import CommandLineGateway
+from understudy_controlplane.slurm.fenced import fenced
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
@@ -28,6 +29,7 @@ BY_COMMAND_LINE = [SlurmNode("n1", "n1", 6818, "IDLE", frozenset(), ("train",), 
 
 MODULE = """
 import os, time
+{begins}
 __version__ = "25.11.2"
 class RPCError(Exception): pass
 def slurm_api_version(): return (25, 11, 2)
@@ -75,8 +77,10 @@ Make = Callable[..., PyslurmGateway]
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[PyslurmGateway] = []
 
-    def gateway(load: str = "return {}", modify: str = "pass", timeout_seconds: float = 5.0) -> PyslurmGateway:
-        (tmp_path / "pyslurm.py").write_text(MODULE.format(load=load, modify=modify))
+    def gateway(
+        load: str = "return {}", modify: str = "pass", begins: str = "", timeout_seconds: float = 5.0
+    ) -> PyslurmGateway:
+        (tmp_path / "pyslurm.py").write_text(MODULE.format(load=load, modify=modify, begins=begins))
         environment = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
         made.append(PyslurmGateway(RecordedCommandLine(), "", environment, timeout_seconds))
         return made[-1]
@@ -159,6 +163,22 @@ def test_a_call_that_hangs_is_given_up_and_the_next_one_answered(make: Make) -> 
     assert gateway.jobs() == []
 
 
+def test_a_change_that_was_ended_is_made_by_pyslurm_again(make: Make) -> None:
+    """Its process ends itself at the limit. That is no death that pyslurm caused."""
+    gateway = make(modify="time.sleep(60)")
+    for _ in range(2):
+        with pytest.raises(SlurmUnavailable, match="drain_node did not end within"):
+            fenced(gateway, lambda: "", 0.5).drain_node("n1", "understudy: x")
+    command_line = gateway._command_line
+    assert isinstance(command_line, RecordedCommandLine)
+    assert command_line.drained == []
+
+
+def test_the_start_of_pyslurm_does_not_count_as_time_of_the_change(make: Make) -> None:
+    gateway = make(begins="time.sleep(1)")
+    fenced(gateway, lambda: "", 0.5).drain_node("n1", "understudy: x")
+
+
 def test_what_pyslurm_prints_does_not_come_between_the_answers(make: Make) -> None:
     assert make(load="print('error: slurm_something'); os.system('echo more'); return {}").nodes() == []
 
@@ -200,7 +220,7 @@ def scontrol(directory: Path, version: str) -> Path:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    (directory / "pyslurm.py").write_text(MODULE.format(load="return {}", modify="pass"))
+    (directory / "pyslurm.py").write_text(MODULE.format(load="return {}", modify="pass", begins=""))
     return {"PYTHONPATH": str(directory), "PATH": os.environ["PATH"]}
 
 

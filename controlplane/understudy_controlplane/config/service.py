@@ -87,7 +87,13 @@ class Slurm(Section):
     poll_interval_seconds: float = Field(
         1.0, ge=0.1, le=60, description="Time between two readings of Slurm's nodes, jobs and reservations."
     )
-    timeout_seconds: float = Field(10.0, gt=0, le=120, description="Time after which a Slurm command counts as failed.")
+    timeout_seconds: float = Field(
+        10.0,
+        gt=0,
+        le=120,
+        description="Time after which a Slurm command counts as failed. With PostgreSQL, one that changes something in "
+        "Slurm has 2 s at most: another control plane may take the lead.",
+    )
     probe_timeout_seconds: ClassVar[float] = 0.5
     """Time for the slurmd of a silent node to accept and end a connection."""
 

@@ -101,6 +101,7 @@ class Effects:
     launchers: Launchers
     sleep: Callable[[float], None] = time.sleep
     begin: Callable[[Callable[[], None]], Effect] = Effect
+    objection: Callable[[], str] = str  # why nothing may be changed in Slurm now; empty: it may
 
 
 class Runner:
@@ -114,6 +115,7 @@ class Runner:
         self._answers = effects.answers
         self._sleep = effects.sleep
         self._begin_effect = effects.begin
+        self._objection = effects.objection
         self._launchers = effects.launchers
         self._stores = stores
         self._current = current
@@ -278,6 +280,9 @@ class Runner:
         return self._clock.now() - read_at <= FRESH_SECONDS
 
     def _act(self, recovery: Recovery, step: RecoveryStep, context: StepContext) -> Recovery | None:
+        if self._objection():  # nothing would be sent: that is no try, and counts against no step
+            self.unreadable()
+            return None
         step = self._stores.recoveries.intend(recovery.id, step, self._clock.now())
         log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts)
         self._reading = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import signal
 import subprocess
 import time
 from collections import deque
@@ -25,7 +26,7 @@ from understudy_controlplane.fleet.slurm import (
     SlurmStep,
     TopologyUnit,
 )
-from understudy_controlplane.slurm.fenced import seconds_left
+from understudy_controlplane.slurm.fenced import ends_at, seconds_left
 from understudy_controlplane.slurm.parse import (
     JobReader,
     NodeReader,
@@ -67,8 +68,12 @@ NEW_MAX = 500
 SEVERAL_TOPOLOGIES = (25, 5)
 """The first version with topology.yaml."""
 
+KILL_SECONDS = 2.0
+"""Time for `timeout` to end a command and itself. It is ended first only where it cannot do so."""
+
 _FILTERS = ("SQUEUE_", "SCONTROL_", "SINFO_", "SBATCH_", "SLURM_CLUSTERS")
 _OF_JOBS = re.compile(r"PATH|LD_LIBRARY_PATH|SLURM_.*|SPANK_.*")
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # `timeout` ends itself, too, or reports it
 _CANCELLED_ALREADY = re.compile(r"Invalid job id specified|Job/step already completing or completed")
 _NOT_FOUND = re.compile(r"^Node \S+ not found$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@-]*")
@@ -389,25 +394,30 @@ class CommandLineGateway:
         """`accepted`: what it prints where its exit code is no failure."""
         command = " ".join([program, *arguments])
         timeout_seconds = seconds_left(self._timeout_seconds)
+        ends_itself = ends_at() is not None
+        limit = ["timeout", "-s", "KILL", f"{max(timeout_seconds, 0.001):.3f}"] if ends_itself else []
         try:
             done = subprocess.run(
-                [program, *arguments],
+                [*limit, program, *arguments],
                 env=self._environment if environment is None else environment,
                 input=text,
                 capture_output=True,
                 encoding="utf-8",
                 errors="replace",
-                timeout=timeout_seconds,
+                timeout=timeout_seconds + (KILL_SECONDS if ends_itself else 0.0),
                 check=False,
             )
-        except subprocess.TimeoutExpired as error:
-            raise SlurmUnavailable(
-                f"`{command}` did not end within {timeout_seconds:.3g} s; check that slurmctld is up"
-            ) from error
+            was_ended = ends_itself and done.returncode in _KILLED
+        except subprocess.TimeoutExpired:
+            was_ended = True
         except OSError as error:
             raise SlurmMissing(
                 f"`{command}` cannot be run: {error}; install Slurm's client commands or set slurm.scontrol"
             ) from error
+        if was_ended:
+            raise SlurmUnavailable(
+                f"`{command}` did not end within {timeout_seconds:.3g} s; check that slurmctld is up"
+            )
         if done.returncode == 0 or (accepted is not None and accepted.search(done.stdout)):
             return done.stdout
         printed = " ".join(f"{done.stderr} {done.stdout}".split())

@@ -1,10 +1,14 @@
 """A gateway for one of several control planes: it changes nothing in Slurm unless this one leads.
 
 Slurm knows no token by which it could refuse the call of a control plane that has lost the lead. So the lead is checked
-before each call that changes something, and the call ends within a time for which the next leader waits.
+before each call that changes something, and the call ends within a time for which the next leader waits. The process
+that makes the call ends itself then: this one may be frozen meanwhile.
 
-What is left: a machine that stops between this check and the moment when the call is sent, and goes on later. That is
-one call at most, and steps look before they act:
+What is left is one call of each recovery, since each makes its calls in a thread of its own:
+- A machine that stops between this check and the moment when the call is sent, or during the call, and goes on later.
+- A slow slurmctld, which carries out a request that it has accepted, also where the process that sent it is long dead.
+
+Steps look before they act:
 - requeue: `requeue incomplete` does nothing to a job that pends; one that runs again already loses one more start.
 - DOWN: the node is out of service then, and the next leader's repair resumes it.
 - resume: the next round sees a node in service that is quarantined, and drains it again.
@@ -36,6 +40,7 @@ class _Fenced:
         self._slurm = slurm
         self._objection = objection
         self._call_seconds = call_seconds
+        self._prepare: Callable[[], None] = getattr(slurm, "prepare", lambda: None)
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._slurm, name)
@@ -43,6 +48,7 @@ class _Fenced:
             return call
 
         def change(*arguments: Any, **named: Any) -> None:
+            self._prepare()
             with _within(self._call_seconds):  # before the check: the time for it counts, too
                 why = self._objection()
                 if why:
@@ -54,17 +60,27 @@ class _Fenced:
 
 @contextmanager
 def _within(seconds: float) -> Iterator[None]:
-    outer = _deadline.set(time.monotonic() + seconds)
+    outer = _deadline.set(_now() + seconds)
     try:
         yield
     finally:
         _deadline.reset(outer)
 
 
+def _now() -> float:
+    """Also counts the time for which this machine was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def ends_at() -> float | None:
+    """When (CLOCK_BOOTTIME) the process that makes the call has to end itself; None: it need not."""
+    return _deadline.get()
+
+
 def seconds_left(usual: float) -> float:
     """Time that a command or request of a gateway may take. Raises SlurmUnavailable where none is left."""
     deadline = _deadline.get()
-    left = usual if deadline is None else min(usual, deadline - time.monotonic())
+    left = usual if deadline is None else min(usual, deadline - _now())
     if left <= 0:
         raise SlurmUnavailable("the call took too long, and what was left of it was not sent to Slurm")
     return left

@@ -10,6 +10,7 @@ configuration as Slurm prints it.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -139,6 +140,14 @@ class PyslurmGateway:
     def stop(self) -> None:
         self.worker.stop()
         self._writer.stop()
+
+    def prepare(self) -> None:
+        """Before a change whose time is limited: the start of pyslurm may take longer. What prevents it, the change
+        meets and reports.
+        """
+        if self._writer.pid is None:
+            with contextlib.suppress(SlurmError):
+                self._writer.ask("hello", (), Hello)
 
     def hello(self) -> Hello:
         """Raises SlurmError where pyslurm cannot be used."""

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from understudy_controlplane.slurm.cli import UNAVAILABLE
-from understudy_controlplane.slurm.fenced import seconds_left
+from understudy_controlplane.slurm.fenced import ends_at, seconds_left
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmUnavailable
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ class PyslurmWorker:
 
     def ask(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
         """The answer as `kind`. Raises WorkerDied, SlurmUnavailable, or SlurmError."""
-        request = json.dumps({"call": call, "arguments": list(arguments)}).encode() + b"\n"
+        request = json.dumps({"call": call, "arguments": list(arguments), "ends_at": ends_at()}).encode() + b"\n"
         seconds = seconds_left(self._timeout_seconds)
         deadline = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
@@ -133,6 +133,9 @@ class PyslurmWorker:
         assert self._process is not None
         try:
             code = self._process.wait(END_SECONDS)
+            if code == -signal.SIGALRM:
+                self.stop()
+                raise SlurmUnavailable(f"pyslurm's {call} did not end within its time, and was ended")
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         except subprocess.TimeoutExpired:  # it closed its output, and lives
             how = "by closing its output"

@@ -4,8 +4,9 @@ It makes one call of pyslurm for each request and returns plain values. It impor
 runs under the Python that has pyslurm.
 
 It is a process of its own because libslurm ends its process on errors ("fatal: …", an abort in its memory
-management). Requests come as JSON lines on standard input, `{"call": …, "arguments": […]}`; answers go as JSON lines to
-what was standard output. It ends with its standard input.
+management). Requests come as JSON lines on standard input, `{"call": …, "arguments": […], "ends_at": …}`; answers go as
+JSON lines to what was standard output. It ends with its standard input, and by SIGALRM where a call is not over at
+`ends_at`: the process that asked may be frozen.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -273,11 +275,17 @@ def main() -> None:
 
 
 def _answer(calls: Calls, request: dict[str, Any]) -> dict[str, Any]:
+    if request["ends_at"] is not None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        left = request["ends_at"] - time.clock_gettime(time.CLOCK_BOOTTIME)
+        signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6))  # 0 would mean: never
     try:
         return {"result": getattr(calls, request["call"])(*request["arguments"])}
     except Exception as error:  # noqa: BLE001 - any error of pyslurm is an answer, not the end
         kind = "refused" if type(error).__name__ == "RPCError" else "failed"
         return {kind: str(error) if kind == "refused" else f"{type(error).__name__}: {error}"}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":
