@@ -109,9 +109,9 @@ DRAWN: dict[str, Drawn] = {
         "all the same.",
         (
             Edit(
-                Loop.tick,
-                "acting = snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error",
-                "acting = not snapshot.slurm.error",
+                Loop._may_act,
+                "snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error",
+                "not snapshot.slurm.error",
                 is_effect=True,
             ),
         ),
