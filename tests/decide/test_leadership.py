@@ -7,6 +7,7 @@ import pytest
 from understudy_controlplane.decide.leadership import (
     CALL_SECONDS,
     LEASE_SECONDS,
+    MISSED_SECONDS,
     RENEWAL_SECONDS,
     Lead,
     Lease,
@@ -36,8 +37,10 @@ def test_one_that_renews_no_more_is_replaced_when_its_lease_is_over() -> None:
     assert stance(seen, 12.0, session_ended=False) == Lead(10.0 + LEASE_SECONDS + CALL_SECONDS)
 
 
-def test_one_whose_session_ended_is_replaced_at_once_and_may_still_have_called_slurm() -> None:
-    assert stance(Sighting(A, 10.0), 10.3, session_ended=True) == Lead(14.0)
+def test_one_whose_session_ended_is_replaced_once_it_misses_renewals_and_may_still_have_called_slurm() -> None:
+    """One that lost its session alone renews through another, as does a standby that has just taken the lead."""
+    assert stance(Sighting(A, 10.0), 10.0 + MISSED_SECONDS - 0.1, session_ended=True) == StandBy()
+    assert stance(Sighting(A, 10.0), 10.0 + MISSED_SECONDS, session_ended=True) == Lead(14.0)
 
 
 @pytest.mark.parametrize("holder", [None, Holder(7, None, "a:7117")])

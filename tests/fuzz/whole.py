@@ -38,7 +38,7 @@ ANSWER_SECONDS = 1.0
 TICK_SECONDS = 3.0
 WORK_SECONDS = 0.01
 """What work() takes on a free processor: where it takes longer, an answer may take longer by as much."""
-ERROR = re.compile(r"level=error|Traceback \(most recent|ERROR|CRITICAL")
+ERROR = re.compile(r"level=(?:error|critical)|Traceback \(most recent|^(?:ERROR|CRITICAL)", re.MULTILINE)
 HARMED = re.compile(r"NodeName=\S*n[345]\S* (State|Weight)=|JobId=8\b|(requeue|hold|scancel)\b.* 8$|reboot .*n[345]")
 MEGABYTE = 1 << 20
 MEMORY_MAX = 256 * MEGABYTE

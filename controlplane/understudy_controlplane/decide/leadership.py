@@ -20,6 +20,11 @@ RENEWAL_SECONDS = 0.5
 LEASE_SECONDS = 2.0
 """Three renewals may be lost."""
 
+MISSED_SECONDS = 2 * RENEWAL_SECONDS
+"""A standby waits for a renewal during this time where the leader's session has ended: a leader that has lost its
+session alone renews through a new one, and so does another standby that has just ended that session.
+"""
+
 CALL_SECONDS = 2.0
 """Longest call that changes something in Slurm: what a call may have begun within the lease ends after it. Slurm
 answers most within milliseconds, and the outcome of one that was ended is read back.
@@ -59,7 +64,7 @@ def stance(seen: Sighting, now: float, *, session_ended: bool) -> Lead | StandBy
     """`session_ended`: the leader's session with the database, though perhaps not the leader itself."""
     if seen.holder is None or (seen.holder.renewed_at is None and session_ended):
         return Lead(now) if session_ended else StandBy()
-    if session_ended or now - seen.at >= LEASE_SECONDS:
+    if now - seen.at >= (MISSED_SECONDS if session_ended else LEASE_SECONDS):
         return Lead(seen.at + LEASE_SECONDS + CALL_SECONDS)
     return StandBy()
 
