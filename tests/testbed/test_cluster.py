@@ -208,7 +208,11 @@ def test_nodes_are_machines_whose_cables_can_be_pulled(cluster: SlurmCluster) ->
     cluster.wait_until(lambda: all_connect() == whole, 10, "this host has forgotten that n1 and n3 did not answer")
     with cluster.frozen("n3") as stopped:
         assert {process.name for process in stopped} >= {"slurmd", "slurmstepd", "sleep"}
-        assert {found.state for one in stopped if (found := read_process(one.pid))} == {"T"}
+        cluster.wait_until(
+            lambda: {found.state for one in stopped if (found := read_process(one.pid))} == {"T"},
+            10,
+            "all have stopped, also one that was running",
+        )
         assert all_connect() == whole, "its kernel still answers"
     assert {process.name for process in stopped if not is_running(process)} == set()
 
