@@ -74,7 +74,7 @@ class Leadership:
                 ended = session.take_lock()
                 seen = look(seen, session.holder(), self._now())
                 found = stance(seen, self._now(), session_ended=ended)
-                if isinstance(found, Lead) and self._take(session, seen, found, locked=ended):
+                if isinstance(found, Lead) and self._take(session, seen, found, is_over, locked=ended):
                     self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
                     self._keeper.start()
                     return True
@@ -137,8 +137,10 @@ class Leadership:
         if session is not None:
             session.close()
 
-    def _take(self, session: HolderSession, seen: Sighting, found: Lead, *, locked: bool) -> bool:
-        """False: another standby was faster."""
+    def _take(
+        self, session: HolderSession, seen: Sighting, found: Lead, is_over: Callable[[float], bool], *, locked: bool
+    ) -> bool:
+        """False: another standby was faster, or it is over."""
         if seen.holder is None:  # the table may not exist
             open_database(self._url).dispose()
         begun = self._now()
@@ -147,9 +149,8 @@ class Leadership:
             return False
         while not (session.end_older(term) and (locked or session.take_lock())):
             begun = self._now()
-            if not session.renew(term):
+            if not session.renew(term) or is_over(POLL_SECONDS / 10):
                 return False
-            time.sleep(POLL_SECONDS / 10)
         self._lease = Lease(term, begun, found.calls_from)
         log.info("lead_taken", term=term, waits_seconds=round(max(found.calls_from - begun, 0.0), 1))
         return True

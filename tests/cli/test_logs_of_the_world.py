@@ -23,7 +23,8 @@ NO_FORM = "what stands before the message is in no known form"
 def analyzed(name: str) -> dict[str, Any]:
     result = CliRunner().invoke(root, ["analyze", "kernel-log", "--json", str(LOGS / name)])
     assert result.exit_code == 0, result.output
-    return json.loads(result.output)  # type: ignore[no-any-return]
+    read: dict[str, Any] = json.loads(result.output)
+    return read
 
 
 def found(printed: dict[str, Any]) -> dict[str, list[tuple[str, float | None, int]]]:
