@@ -14,5 +14,8 @@ git ls-files -z -co --exclude-standard | while IFS= read -r -d '' path; do
   [ ! -e "$path" ] || printf '%s\0' "$path"  # deleted and not committed yet
 done | tar --create --null --no-recursion --files-from=- | tar --extract --directory="$copy"
 
+mkdir -p "$copy/agents/understudy_agent/documents"
+cp "$copy"/docs/*.md "$copy/agents/understudy_agent/documents/"  # `understudy help TOPIC`
+
 rm -f "$wheels"/slurm_understudy-*.whl "$wheels"/slurm_understudy_hook-*.whl
 "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$wheels" "$copy/agents" "$copy"

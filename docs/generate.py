@@ -24,7 +24,7 @@ from understudy_controlplane.api.exported.jobs import JOBS
 from understudy_controlplane.api.exported.nodes import NODES
 from understudy_controlplane.api.exported.source import JOBS_MAX
 from understudy_controlplane.cli.explained_code import DECODED, ECHOES, FOLLOWS, REPAIRS
-from understudy_controlplane.config import Config, Limits
+from understudy_controlplane.config import Config, Limits, PartMode
 from understudy_controlplane.config.current import needs_restart
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.decide.table import (
@@ -65,6 +65,7 @@ GUARDS = {
     Because.RELEASE_BUDGET: "Understudy's Prolog refused nodes to this job too often within the hour",
     Because.FOREIGN_POOL: "a reservation that the control plane did not make has the name of the spare pool",
     Because.RULE_DRY_RUN: "this rule is recorded only (`observe_rules` in `[guards]`)",
+    Because.OTHER_LEADER: "another control plane leads here: the circuit breaker opens, and holds back everything",
     Because.BREAKER: "the circuit breaker is open, or opens with this: only a person closes it",
     Because.DOMAIN_BUDGET: "the limit of quarantined nodes in its partition, switch, block or domain is reached",
     Because.REPAIR_BUDGET: "the limit of nodes in repair or validation at once is reached",
@@ -217,6 +218,8 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             inner.append((key, annotation))
             continue
+        if annotation == tuple[PartMode, ...]:
+            inner.append((f"[{key}]", PartMode))
         named = get_args(annotation)[1:]  # of tables to which the site gives names
         if named and isinstance(named[0], type) and issubclass(named[0], BaseModel) and named[0] is not RowOverride:
             inner.append((f"{name}.{key}.NAME", named[0]))
@@ -335,9 +338,9 @@ A row that a site changed applies as it is: details in the line are ignored, and
 for every line of a log.
 
 The log may be of one machine or of many: what dmesg, journalctl, syslog, Talos or a collector of logs wrote, in many
-languages, with what pdsh, clush, Ansible, `srun -l` or grep put before it, packed or not ([inputs](inputs.md)). The
-best is `journalctl -k -a -o json`: it names machine, time, boot and writer of each message. The analysis says what a
-log does not:
+languages, with what pdsh, clush, Ansible, `srun -l` or grep put before it, packed or not (real lines:
+`tests/data/world`). The best is `journalctl -k -a -o json`: it names machine, time, boot and writer of each
+message. The analysis says what a log does not:
 
 | the log has | the analysis |
 |---|---|
@@ -371,7 +374,7 @@ kernel logged before the node's first agent started. A site changes class and re
 `[xid.kernel_policy.soft_lockup]`. All classes are judgement: a row takes a node out of service only where the line
 itself says that the driver uses a GPU, or CUDA, no more; where a switch, a cable or a server may be the cause, it is a
 suspicion at most. Every spelling of the releases under *read in* is a test, made from their format strings; none was
-tried on hardware. [What other sites logged](inputs.md#lines-of-the-kernel-log) is a test, too. An error that a test
+tried on hardware. What other sites logged is a test, too (`tests/data/world`). An error that a test
 made counts only where its line does not say so: NVLink 5's `i1` and EDAC's `FAKE ERROR` are no faults. The Fabric
 Manager's own log is not read: NVML shows its state ([signals](signals.md)).
 """
@@ -570,7 +573,10 @@ def cli() -> str:
         "`--wait` they wait until it is carried out.",
         "HOSTS is a host list as Slurm writes it: `c7`, `c[1-4,7]`. TIME is a time in UTC (`2026-01-31T12:00`) or how",
         "long ago it was (`90s`, `30m`, `4h`, `2d`).",
-        "`source <(understudy completion bash)` lets the shell complete commands and options.",
+        "The shell completes commands, options, nodes, states and jobs; without the packages:",
+        "`source <(understudy completion bash)`.",
+        "`understudy help TOPIC` prints a document of this release or a section of it, such as `understudy help",
+        "runbooks`; `understudy help topics` lists them. On a terminal tables are cut to its width.",
         "",
         "| exit code | means |",
         "|---|---|",
@@ -849,74 +855,7 @@ def _fault_trace(trace: dict[str, Any]) -> list[str]:
     ]
 
 
-class Input(msgspec.Struct, forbid_unknown_fields=True):
-    """A kind of text or value that the product reads and that another program prints."""
-
-    what: str
-    producer: str
-    reader: str
-    """Module and name of the code that reads it: `module:name`."""
-    read: list[str]
-    """Versions of the producer whose source was read."""
-    recorded: dict[str, str]
-    """Real outputs by version: each is a file, or a test that runs the producer."""
-    imagined: str
-    """What was never seen, in neither form."""
-
-
-class WorldCase(msgspec.Struct, forbid_unknown_fields=True):
-    """An input of another site, from a public report or from the producer's source."""
-
-    file: str
-    source: str
-    right: str
-    test: str
-
-
-class InputKind(msgspec.Struct, forbid_unknown_fields=True):
-    title: str
-    input: list[Input]
-    case: list[WorldCase] = []
-
-
-WORLD = HERE.parent / "tests" / "data" / "world"
-
-
-def input_kinds() -> list[InputKind]:
-    kinds = [msgspec.toml.decode(file.read_bytes(), type=InputKind) for file in WORLD.glob("*.toml")]
-    return sorted(kinds, key=lambda kind: kind.title)
-
-
-INPUTS_INTRODUCTION = """\
-Texts and values that other programs print and that Understudy reads: which program prints each, in which of its
-versions the source was read, of which a real output is a test, and what was never seen. Inputs of other sites, from
-public reports, are listed below each kind; every one is a test.
-"""
-
-
-def inputs() -> str:
-    lines = ["# What Understudy reads", "", GENERATED, "", *INPUTS_INTRODUCTION.splitlines()]
-    for kind in input_kinds():
-        lines += ["", f"## {kind.title}", ""]
-        lines += ["| input | printed by | source read | recorded | never seen |", "|---|---|---|---|---|"]
-        lines += [_cells(*_input(one)) for one in kind.input]
-        if kind.case:
-            lines += ["", "| case | from | right |", "|---|---|---|"]
-            lines += [_cells(f"`{one.file}`", one.source, one.right) for one in kind.case]
-    return "\n".join(lines) + "\n"
-
-
-def _input(one: Input) -> tuple[str, ...]:
-    read = ", ".join(one.read) or "none"
-    return one.what, one.producer, read, ", ".join(one.recorded) or "none", one.imagined or "nothing"
-
-
-def _cells(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
 DOCUMENTS = {
-    "inputs.md": inputs,
     "signal-table.md": signal_table,
     "metrics.md": metrics,
     "cli.md": cli,

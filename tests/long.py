@@ -21,7 +21,7 @@ REPORTS = REPOSITORY / "build" / "long"
 STAGES = ("unit", "patient", "integration", "cluster", "long", "timed", "cluster-timed")
 BENCHMARKS = (
     *(f"tests.bench {name}" for name in (*USUAL, *MORE)),
-    *(f"tests.bench.{name}" for name in ("sim", "drawn", "database", "recovery")),
+    *(f"tests.bench.{name}" for name in ("sim", "drawn", "database", "recovery", "compare")),
 )
 
 
@@ -31,9 +31,9 @@ class Part:
     command: Sequence[str]
 
 
-def new_seeds() -> tuple[str, ...]:
-    """2,000 seeds that no run has tried, by the clock: the simulator prints those that fail, and ends with 1."""
-    return ("tests.simulator", "--seed", str(int(time.time())), "--seeds", "2000")
+def new_seeds(count: int) -> tuple[str, ...]:
+    """Seeds that no run has tried, by the clock: the simulator prints those that fail, and ends with 1."""
+    return ("--seed", str(int(time.time())), "--seeds", str(count))
 
 
 def parts() -> list[Part]:
@@ -45,7 +45,9 @@ def parts() -> list[Part]:
         Part("requests", (*python, "tests.fuzz.openapi", "--seconds", "180")),
         Part("generated examples", (*python, "pytest", "-q", *examples)),
         *(Part(stage, (*python, "tests.run", stage)) for stage in STAGES),
-        Part("simulator, new seeds", (*python, *new_seeds())),
+        Part("simulator, new seeds", (*python, "tests.simulator", *new_seeds(2000))),
+        Part("two control planes", (*python, "tests.simulator.two", *new_seeds(1000))),
+        Part("two control planes, moment by moment", (*python, "tests.simulator.two", "--each-moment")),
         Part("simulator, moment by moment", (*python, "tests.simulate.sweep")),
         Part("simulator, one more event", (*python, "tests.simulate.one_more")),
         Part("simulator, domains that fail", (*python, "tests.simulate.domains")),

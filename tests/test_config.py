@@ -46,7 +46,7 @@ def test_an_unknown_key_in_a_section_is_refused_too() -> None:
 
 
 def test_an_unknown_key_that_resembles_nothing_brings_the_list_of_keys() -> None:
-    assert "known keys: cluster, mode, server" in complaint('cluster = "c"\nxyzzy = 1')
+    assert "known keys: cluster, mode, modes, server" in complaint('cluster = "c"\nxyzzy = 1')
 
 
 def test_what_understudy_fixes_is_no_setting() -> None:

@@ -26,6 +26,7 @@ import pytest
 import understudy
 from tests import REPOSITORY, audit
 from tests.testbed.configuration import free_ports
+from tests.testbed.prometheus import CLIENT
 from understudy_agent.export import ExportError, export, main
 
 pytestmark = pytest.mark.integration
@@ -120,6 +121,9 @@ def test_the_wheels_hold_every_file_of_their_packages_and_nothing_else(wheels: d
     }
     expected["understudy_controlplane"] |= {
         f"understudy_controlplane/{path}" for path in tracked if path.startswith("migrations/")
+    }
+    expected["understudy_agent"] |= {
+        f"understudy_agent/documents/{Path(path).name}" for path in tracked if re.fullmatch(r"docs/[^/]+\.md", path)
     }
     assert _content(wheels["slurm-understudy-hook"]) == expected["understudy"]
     main = set().union(*(files for package, files in expected.items() if package != "understudy"))
@@ -252,6 +256,7 @@ print(json.dumps([understudy.__file__, understudy.Monitor().active, sorted(outsi
 def test_the_main_wheel_says_its_version(main_venv: Venv, tmp_path: Path) -> None:
     command = main_venv.folder / "bin" / "understudy"
     assert run(command, "--version", cwd=tmp_path) == f"understudy {understudy.__version__}\n"
+    assert run(command, "help", "runbooks", "breaker", cwd=tmp_path).startswith("### breaker")
 
 
 def test_the_main_wheel_exports_the_hook(main_venv: Venv, hook_venv: Venv, tmp_path: Path) -> None:
@@ -336,7 +341,7 @@ def started(*command: str, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def healthz(url: str) -> dict[str, object] | None:
     try:
-        body: dict[str, object] = httpx.get(f"{url}/healthz", timeout=5).json()
+        body: dict[str, object] = CLIENT.get(f"{url}/healthz", timeout=5).json()
     except httpx.TransportError:
         return None
     return body

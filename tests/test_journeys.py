@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.agent.running_agent import agent_config, running_agent, write_xid
 from tests.recover.rehearsal import Rehearsal
 from tests.testbed.configuration import free_ports
 from tests.tokens import add_tokens, bearer, secret
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy import Monitor
 from understudy_agent.config import Config
 from understudy_controlplane.fleet.identity import Role
@@ -33,7 +34,6 @@ from understudy_controlplane.fleet.node import NodeState
 pytestmark = pytest.mark.integration
 
 DOCUMENT = (REPOSITORY / "docs" / "architecture.md").read_text()
-WAIT_SECONDS = 60.0
 
 
 class Places:
@@ -100,19 +100,12 @@ def serving(rehearsal: Rehearsal, port: int) -> Iterator[None]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        wait_for(lambda: server.started)
+        wait_until(lambda: server.started)
         yield
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -154,7 +147,7 @@ def test_a_kernel_log_line_becomes_a_drained_node(rehearsal: Rehearsal, port: in
     facts = rehearsal.control_plane.stores.facts
     with places.watch(), serving(rehearsal, port), running_agent(agent):
         write_xid(agent, 1)
-        wait_for(lambda: facts.kernel_events(0, 0.0))
+        wait_until(lambda: facts.kernel_events(0, 0.0))
         rehearsal.run_until(rehearsal.ended)
         rehearsal.run(5.0)  # the whole of Slurm is read again, every few seconds
     assert rehearsal.state_of("n1") is NodeState.QUARANTINED
@@ -172,7 +165,7 @@ def test_a_step_time_comes_to_be_compared_with_its_peers(rehearsal: Rehearsal, p
         monitor = Monitor()
         for _ in monitor.steps(range(100)):
             time.sleep(0.001)
-        wait_for(lambda: telemetry.ranks(rehearsal.gang, range(1)))
+        wait_until(lambda: telemetry.ranks(rehearsal.gang, range(1)))
         monitor.close()
         rehearsal.run(2)
     assert places.passed()[: len(compared)] == compared
@@ -209,7 +202,7 @@ def test_a_checkpoint_notice_becomes_the_restore_point(
         # that does not go on here.
         stores = rehearsal.control_plane.stores
         gang = stores.fleet.known_jobs(rehearsal.config.cluster, [rehearsal.gang])[rehearsal.gang]
-        wait_for(lambda: stores.checkpoints.nodes_of_ranks(gang.key, Attempt(1)))
+        wait_until(lambda: stores.checkpoints.nodes_of_ranks(gang.key, Attempt(1)))
         restore = again.restore_point()
         again.close()
     assert (restore.step, restore.path) == (7, str(tmp_path))

@@ -26,6 +26,7 @@ KEYS = {
     "action": "what a decision or an operator's request does",
     "address": "from which a request came, or of a keeper",
     "answer": "where an attempt continues: a member of RestoreAnswer",
+    "ask": "what a provider of nodes is asked: a member of Ask",
     "attempt": "restart count and launch of a job",
     "because": "why a decision is what it is: a member of Because",
     "boot_id": "boot of the node",
@@ -74,6 +75,7 @@ KEYS = {
     "step": "step of a recovery",
     "subject": "node, job, pool or fleet that a decision is about",
     "summary": "what a signal of the site says",
+    "target": "node or rack that a provider is asked about",
     "targets": "nodes and domains that a signal is about",
     "text": "text of a kernel record or of a warning",
     "ticket": "label of a ticket",
@@ -107,7 +109,7 @@ def keys(call: ast.Call) -> set[str]:
     """The keys of the line; the agent's are those of `fields(...)` in `extra`."""
     extra = next((one.value for one in call.keywords if one.arg == "extra"), None)
     keywords = extra.keywords if isinstance(extra, ast.Call) else call.keywords
-    return {one.arg for one in keywords if one.arg is not None}
+    return {one.arg for one in keywords if one.arg is not None} - {"exc_info"}  # whether the trace is logged
 
 
 def test_events_are_named_alike() -> None:

@@ -3,13 +3,11 @@ nodes times nodes, or nodes times findings; `make bench` measures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -32,8 +30,6 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.observe.slurmd_probe import PROBES_AT_ONCE
-from understudy_controlplane.store.database import open_database
-from understudy_controlplane.store.fleet import FleetStore
 from understudy_wire.hardware import Port
 
 NODES, GANGS, GANG = 12_500, 1_500, 8
@@ -96,25 +92,6 @@ def test_a_scrape_of_the_whole_fleet_takes_less_than_a_second() -> None:
     assert best_processor_seconds(scrape) < 1.0
     series = [line for line in "".join(made).splitlines() if not line.startswith("#")]
     assert 8 * NODES < len(series) < 8 * NODES + 10_000
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_database(new_database(tmp_path / "fleet.db"))
-    yield engine
-    engine.dispose()
-
-
-def test_records_that_stay_as_they_were_are_the_same_and_others_are_not(engine: Engine) -> None:
-    fleet = FleetStore(engine)
-    fleet.add_nodes(["n1", "n2"], b.NOW)
-    before = fleet.nodes()
-    fleet.note_seen(["n2"], [], b.NOW + 1, {})
-    after = fleet.nodes()
-    assert after["n1"] is before["n1"]
-    assert (before["n2"].agent_seen_at, after["n2"].agent_seen_at) == (None, b.NOW + 1)
-    FleetStore(engine).note_seen(["n1"], [], b.NOW + 2, {})
-    assert fleet.nodes()["n1"].agent_seen_at == b.NOW + 2, "another control plane wrote it"
 
 
 def test_many_silent_slurmds_are_asked_in_turns_and_each_again_before_it_is_believed_silent(tmp_path: Path) -> None:

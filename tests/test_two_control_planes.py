@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,9 @@ import pytest
 
 from tests import PYTHON_PATH, REPOSITORY
 from tests.testbed.configuration import free_ports
+from tests.testbed.prometheus import CLIENT
 from tests.testbed.serve import PARAMETERS_FILE
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -37,11 +39,14 @@ class Side:
 
     @property
     def log(self) -> str:
+        return self.show_log()
+
+    def show_log(self) -> str:
         return self._log.read_text()
 
     def leads(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz", timeout=1, trust_env=False).status_code == httpx.codes.OK
+            return CLIENT.get(f"{self.url}/healthz", timeout=1).status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
 
@@ -60,22 +65,15 @@ def sides(postgres_url: str, tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     ports = free_ports(2)
     first = Side(tmp_path / "a", postgres_url, ports[0])
     try:
-        wait_until(first.leads, first)
+        wait_until(first.leads, first.show_log)
         second = Side(tmp_path / "b", postgres_url, ports[1])
         try:
-            wait_until(second.stands_by, second)
+            wait_until(second.stands_by, second.show_log)
             yield first, second
         finally:
             second.end()
     finally:
         first.end()
-
-
-def wait_until(condition: Callable[[], object], *shown: Side) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "\n".join(one.log for one in shown)
-        time.sleep(0.02)
 
 
 def test_a_standby_answers_nothing_and_leads_after_the_leader_was_killed(sides: tuple[Side, Side]) -> None:
@@ -84,7 +82,7 @@ def test_a_standby_answers_nothing_and_leads_after_the_leader_was_killed(sides: 
         httpx.get(f"{second.url}/healthz", trust_env=False)
     begun = time.monotonic()
     first.process.kill()
-    wait_until(second.leads, second)
+    wait_until(second.leads, second.show_log)
     print(f"takeover after SIGKILL: {time.monotonic() - begun:.2f} s")
 
 
@@ -94,13 +92,13 @@ def test_a_leader_that_was_frozen_ends_when_it_goes_on_and_stands_by_when_starte
     first, second = sides
     begun = time.monotonic()
     first.process.send_signal(signal.SIGSTOP)
-    wait_until(second.leads, second)
+    wait_until(second.leads, second.show_log)
     print(f"takeover after SIGSTOP: {time.monotonic() - begun:.2f} s")
     first.process.send_signal(signal.SIGCONT)
-    assert first.process.wait(60) == 1, first.log  # systemd starts it again (Restart=on-failure)
+    assert first.process.wait(PATIENCE_SECONDS) == 1, first.log  # systemd starts it again (Restart=on-failure)
     assert "another control plane has taken the lead" in first.log
     first.start()
-    wait_until(first.stands_by, first)
+    wait_until(first.stands_by, first.show_log)
     assert second.leads()
 
 
@@ -108,11 +106,11 @@ def test_a_planned_stop_passes_the_lead_on_and_a_standby_ends_at_once(sides: tup
     first, second = sides
     begun = time.monotonic()
     first.process.terminate()
-    wait_until(second.leads, second)
+    wait_until(second.leads, second.show_log)
     print(f"takeover after SIGTERM: {time.monotonic() - begun:.2f} s")
     assert "waits_seconds=0.0" in second.log
-    assert first.process.wait(60) == 0, first.log
+    assert first.process.wait(PATIENCE_SECONDS) == 0, first.log
     first.start()
-    wait_until(first.stands_by, first)
+    wait_until(first.stands_by, first.show_log)
     first.process.terminate()
-    assert first.process.wait(60) == 0, first.log
+    assert first.process.wait(PATIENCE_SECONDS) == 0, first.log

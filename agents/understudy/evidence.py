@@ -12,12 +12,12 @@ import contextlib
 import faulthandler
 import json
 import os
-import pickle
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import recorder
 from .collectives import Entered
 
 EVIDENCE_VARIABLE = "UNDERSTUDY_EVIDENCE"
@@ -75,22 +75,8 @@ def _shown(last: Callable[[], Entered | None]) -> dict[str, Any]:
     entered = last()
     shown: dict[str, Any] = {"last": None if entered is None else [entered.name, entered.sequence, entered.inside]}
     with contextlib.suppress(Exception):  # another release of PyTorch
-        shown.update(recorded(_flight_recorder()))
+        shown.update(recorded(recorder.read()))
     return shown
-
-
-def _flight_recorder() -> Mapping[str, Any]:
-    """PyTorch's, where this process has imported it; empty: it has none."""
-    torch = sys.modules.get("torch._C._distributed_c10d")
-    for name in ("_dump_nccl_trace", "_dump_fr_trace"):
-        dump = getattr(torch, name, None)
-        if dump is not None:
-            # Stack traces are left out: to name their lines takes seconds.
-            content = pickle.loads(dump(True, False, False))  # noqa: S301 - this process has just written it
-            if content.get("entries"):
-                found: Mapping[str, Any] = content
-                return found
-    return {}
 
 
 def recorded(content: Mapping[str, Any]) -> dict[str, Any]:

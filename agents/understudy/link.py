@@ -193,6 +193,7 @@ class Link:
             {"type": "program", "packed": self._name_program()},
             {"type": "inputs", **outbox.inputs},
             {"type": "saves", **saves} if saves is not None else None,
+            outbox.recorder.latest(time.monotonic(), outbox.stall.since),
         )
         for message in filter(None, now):
             if message != self._sent.get(message["type"]):
@@ -239,6 +240,8 @@ class Link:
                 self._outbox.save_steps.take(answer)
             elif answer.get("type") == "compute_test_order":
                 self._outbox.training.test_after = int(answer["step"])
+            elif answer.get("type") == "hang_question":
+                self._outbox.recorder.ask(time.monotonic())
             elif answer.get("type") == "job_note":
                 self.warn_once(f"note {answer['key']}", "%s", answer["text"])
             elif answer.get("id") is None and answer.get("type") != "error":
@@ -256,4 +259,5 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 def hello_message(identity: Identity, gpu_index: int | None, role: str, dp_rank: int | None = None) -> dict[str, Any]:
     rank = {**identity._asdict(), "pid": os.getpid(), "gpu_index": gpu_index, "role": role, "dp_rank": dp_rank}
-    return {"type": "hello", **rank, "release": RELEASE, "takes_orders": True, "takes_tests": True, "takes_notes": True}
+    takes = dict.fromkeys(("takes_orders", "takes_tests", "takes_notes", "takes_questions"), True)
+    return {"type": "hello", **rank, "release": RELEASE, **takes}

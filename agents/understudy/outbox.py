@@ -15,6 +15,7 @@ from .anomalies import AnomalyWatch
 from .clocks import FinishedStep
 from .collectives import CollectiveLog, Entered
 from .never_raise import log, warn_once
+from .recorder import RecorderWatch
 from .save_steps import SaveSteps
 from .stall import StallWatch
 from .training import TrainingNumbers
@@ -40,6 +41,7 @@ class Outbox:
     def __init__(self) -> None:
         self.collectives = CollectiveLog()
         self.stall = StallWatch()
+        self.recorder = RecorderWatch()
         self.steps: deque[FinishedStep] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self.values: deque[tuple[Any, float | None, float | None, float | None, float]] = deque(maxlen=VALUES_HELD_MAX)

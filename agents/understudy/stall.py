@@ -22,14 +22,14 @@ class StallWatch:
     def progressed(self) -> None:
         """Called by the thread that is watched from then on."""
         self._thread = threading.get_ident()
-        self._since = time.monotonic()
+        self.since = time.monotonic()
         self._looked = False
 
     def stack(self, now: float) -> str:
         """The innermost frames of the training thread, once in each stall; empty: there is no stall, or it was shown.
         A thread that waits in a library has released the interpreter, and can be looked at.
         """
-        if self._looked or now - self._since < STALL_SECONDS:
+        if self._looked or now - self.since < STALL_SECONDS:
             return ""
         self._looked = True
         return _shown(sys._current_frames().get(self._thread))

@@ -81,7 +81,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "doctor": Command("check Slurm and its settings", _cli("doctor", "doctor")),
         "notify": Command("list | test: messages, and whether they arrive", _cli("notify", "notify")),
         "token": Command("create | enroll | list | revoke | allow", _cli("token", "token")),
-        "db": Command("check | prune | backup: the database", _cli("db", "db")),
+        "db": Command("check | prune | backup | copy: the database", _cli("db", "db")),
         "support-bundle": Command("logs, decisions, settings of a time", _cli("support_bundle", "support_bundle")),
         "leave-slurm": Command("end what is kept in Slurm", _cli("leave_slurm", "leave_slurm")),
         "audit": Command("export: who changed what", _cli("audit", "audit")),
@@ -96,7 +96,14 @@ GROUPS: dict[str, dict[str, Command]] = {
         "export-hook": Command("copy the package that training code imports", "understudy_agent.export:main"),
     },
     "Anywhere": {
-        "analyze": Command("kernel-log | steps: analyze a file after a failure", _cli("analyze.commands", "analyze")),
+        "analyze": Command(
+            "kernel-log | steps | hang | collectives: analyze files after a failure",
+            _cli("analyze.commands", "analyze"),
+        ),
+        "plan": Command(
+            "spares | interval | what-if: how many spares, how often to save, what it brings",
+            _cli("plan.commands", "plan"),
+        ),
         "completion": Command("print the completion of bash, zsh or fish", _cli("completion", "completion")),
         "version": Command("print the version", "understudy_agent.entry:print_version"),
     },
@@ -123,6 +130,10 @@ def help_text() -> str:
         shown = {name: one for name, one in commands.items() if has_control_plane or not one.is_of_control_plane}
         if shown:
             lines += [f"{group}:", *(f"  {name:15}{one.help}" for name, one in shown.items()), ""]
-    lines += ["`understudy COMMAND --help` describes a command and its options.", ""]
+    lines += [
+        "`understudy COMMAND --help` describes a command and its options.",
+        "`understudy help topics` lists the documents, `understudy help runbooks` prints one.",
+        "",
+    ]
     lines += ["Exit codes:", *(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())]
     return "\n".join(lines)

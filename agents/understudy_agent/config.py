@@ -252,7 +252,7 @@ def _readable(error: str) -> str:
     """msgspec writes "… - at `$.key`"; here the key comes first, and a remedy is last."""
     problem, separator, place = error.rpartition(" - at `$.")
     if not separator:
-        return f"{error}; set it: docs/configuration.md describes each key"
+        return f"{error}; set it: `understudy help configuration` describes each key"
     key = place.rstrip("`")
     remedy = "set another value" if key.partition("[")[0] in REQUIRED else "set another value, or remove the key"
     return f"{key}: {problem}; {remedy}"

@@ -24,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if COMPLETION_VARIABLE in os.environ:
         return _run(ROOT)
+    if given[:1] == ["help"] and len(given) > 1:
+        return _print_document(given[1:])
     if not given or given[0] in ("--help", "-h", "help"):
         sys.stdout.write(f"{help_text()}\n")
         return 0 if given else USAGE_ERROR
@@ -34,6 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"understudy: {_unknown(given[0])}\n")
         return USAGE_ERROR
     return _start(command, given)
+
+
+def _print_document(words: Sequence[str]) -> int:
+    """A command's own help where TOPIC is a command, or else a document or a section of one."""
+    from understudy_agent import documents
+
+    if words[0] in COMMANDS:
+        return main([*words, "--help"])
+    try:
+        text = documents.index() if words[0] == "topics" else documents.document(words[0], " ".join(words[1:]))
+    except KeyError as error:
+        sys.stderr.write(f"understudy: {error.args[0]}\n")
+        return USAGE_ERROR
+    sys.stdout.write(text)
+    return 0
 
 
 def print_version() -> int:

@@ -25,6 +25,7 @@ from understudy_agent.hooks.verdict import VerdictFile
 from understudy_agent.keeper_client import exchange
 from understudy_agent.launchers import Launchers
 from understudy_agent.log import fields, log
+from understudy_agent.nccl_ras import NcclWatch
 from understudy_agent.ranks import RankServer
 from understudy_agent.reload import reloaded
 from understudy_agent.sample.ethtool import PauseStorms
@@ -88,6 +89,7 @@ class Agent:
             self._facts,
             on_acknowledged=self._take_acknowledgement,
             tls=tls_of(config),
+            to_look=credentials_of(config),
         )
         self._ranks = RankServer(
             config.socket,
@@ -97,6 +99,7 @@ class Agent:
             self._due.set,
             Launchers(config.cluster, config.node, self._uplink.launcher_orders),
         )
+        self._nccl = NcclWatch(self._ranks.of_attempt, self._windows.note_nccl)
         self._hardware = HardwareHistory(config.run_directory / "hardware.json", self._boot_id)
         self._gpus: GpuSource = gpus or (
             GpuProcess(self._hardware, config.nvml.interval_seconds) if config.nvml.enabled else GpuSource()
@@ -175,6 +178,7 @@ class Agent:
             await self._file_tasks.stop()
             await self._send_last_report()
             await self._keep_last_facts()
+            await self._nccl.stop()
             await self._ranks.stop()
             await self._uplink.close()
             log.info("agent_stopped", extra=fields(count=len(self._facts)))
@@ -307,6 +311,9 @@ class Agent:
         self._file_tasks.take(acknowledgement.file_task)
         self._jobs_over = tuple(acknowledgement.jobs_over)
         self._ranks.pass_on((*acknowledgement.save_orders, *acknowledgement.compute_tests, *acknowledgement.job_notes))
+        self._ranks.pass_on(acknowledgement.hang_questions)
+        for question in acknowledgement.hang_questions:
+            self._nccl.take(question)
 
     def _build(self) -> Report:
         sample = self._gpus.newest()

@@ -8,8 +8,9 @@ import struct
 import time
 from pathlib import Path
 
+from understudy_wire.process_stat import read_stat
+
 _UCRED = struct.Struct("iII")  # pid, uid, gid: struct ucred of unix(7)
-_STARTTIME_FIELD = 22  # of /proc/PID/stat, counted from 1, in clock ticks since boot
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -32,10 +33,7 @@ class ProcessClock:
     def started_at(self, pid: int) -> float:
         """Raises ProcessLookupError when this process cannot see `pid`."""
         try:
-            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            ticks = read_stat(Path(f"/proc/{pid}/stat")).started_ticks
         except OSError as error:
             raise ProcessLookupError(f"process {pid}: /proc/{pid}/stat cannot be read: {error.strerror}") from error
-        # The second field is the program's name in parentheses, which can contain spaces and parentheses.
-        after_name = text.rpartition(")")[2].split()
-        ticks = int(after_name[_STARTTIME_FIELD - 3])
         return round(self._booted_at + ticks / self._ticks_per_second, 2)

@@ -28,7 +28,9 @@ from understudy_wire.ranks import (
     STEPS_PER_WINDOW_MAX,
     Collective,
     ComputeTestOrder,
+    HangQuestion,
     JobNote,
+    Recorder,
     SaveOrder,
     SavesFollowed,
     Training,
@@ -69,7 +71,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     restart_count: Count
     rank: Count
     world_size: WorldSize
-    pid: Count = 0  # for the log; the agent takes the pid from the kernel
+    pid: Count = 0  # the agent replaces it by the kernel's
     gpu_index: Count | None = None
     role: Line = ""
     launch: Count = 0  # UNDERSTUDY_LAUNCH, where a launcher starts the gang several times within an allocation
@@ -81,6 +83,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     takes_orders: bool = False  # the hook knows SaveOrder
     takes_tests: bool = False  # the hook knows ComputeTestOrder
     takes_notes: bool = False  # the hook knows JobNote
+    takes_questions: bool = False  # the hook knows HangQuestion
 
 
 class PeerSeconds(msgspec.Struct, frozen=True):
@@ -203,6 +206,10 @@ class StackSeen(msgspec.Struct, frozen=True, tag="stack"):
     text: Stack
 
 
+class RecorderSeen(Recorder, frozen=True, tag="recorder"):
+    """What the flight recorder shows when no step has ended for long, and again when it shows something else."""
+
+
 class TrainingSeen(Training, frozen=True, tag="training"):
     """What the training reports of itself."""
 
@@ -225,7 +232,7 @@ class SavesSeen(SavesFollowed, frozen=True, tag="saves"):
     """Orders to save that the rank follows."""
 
 
-Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | TrainingSeen | SavesSeen
+Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | RecorderSeen | TrainingSeen | SavesSeen
 """Only the last message of each kind counts."""
 
 LauncherMessage = LauncherState | LaunchNotice
@@ -296,6 +303,7 @@ Answer = (
     | SaveOrder
     | ComputeTestOrder
     | JobNote
+    | HangQuestion
     | ErrorAnswer
 )
 

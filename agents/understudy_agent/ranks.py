@@ -72,7 +72,7 @@ from understudy_wire.facts import (
 )
 from understudy_wire.launcher import LauncherState
 from understudy_wire.messages import RELEASE, RestorePoint
-from understudy_wire.ranks import RANKS_PER_NODE_MAX, ProgramFiles, SaveOrder
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, HangQuestion, ProgramFiles, SaveOrder
 from understudy_wire.values import TEXT_CHARACTERS_MAX, in_words
 
 ANSWER_BYTES_UNREAD_MAX = 262_144
@@ -197,6 +197,11 @@ class RankServer:
             if rank.job_id == job_id and rank.connected_at < before:
                 log.warning("rank_cut_off", extra=fields(pid=rank.pid, reason=f"job {job_id} is gone"))
                 rank.cut_off()
+
+    def of_attempt(self, question: HangQuestion) -> dict[int, Hello]:
+        """Ranks of the gang that are connected."""
+        found = (rank.hello_for(question) for rank in self._ranks)
+        return {hello.rank: hello for hello in found if hello is not None}
 
     def is_here(self, job_id: int) -> bool:
         """True if a rank of this job is connected."""
@@ -351,8 +356,12 @@ class RankConnection:
 
     def pass_on(self, order: ForRanks) -> None:
         """Sends it where it is for this rank."""
-        if self._hello is not None and is_for(order, self._hello, self.user_id):
+        if self.hello_for(order) is not None:
             self.answer(order)
+
+    def hello_for(self, order: ForRanks) -> Hello | None:
+        """None: it is not for this rank."""
+        return self._hello if self._hello is not None and is_for(order, self._hello, self.user_id) else None
 
     @property
     def job_id(self) -> int | None:
@@ -477,7 +486,7 @@ class RankConnection:
     def _take_hello(self, hello: Hello) -> None:
         if hello.rank >= hello.world_size:
             raise RefusedError(f"rank {hello.rank} cannot be in a world of {hello.world_size}")
-        self._hello = hello
+        self._hello = hello = msgspec.structs.replace(hello, pid=self.pid)
         self._server.windows.enter(hello, self.user_id)
         try:
             started_at = self._server.processes.started_at(self.pid)

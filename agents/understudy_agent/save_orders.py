@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_agent.rank_messages import Hello
-from understudy_wire.ranks import RANKS_PER_NODE_MAX, ComputeTestOrder, JobNote, OrderState, SaveOrder
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, ComputeTestOrder, HangQuestion, JobNote, OrderState, SaveOrder
 
 
 class SaveOrders:
@@ -27,7 +27,7 @@ class SaveOrders:
             yield order
 
 
-ForRanks = SaveOrder | ComputeTestOrder | JobNote
+ForRanks = SaveOrder | ComputeTestOrder | JobNote | HangQuestion
 """What the control plane sends to ranks."""
 
 
@@ -40,5 +40,7 @@ def is_for(order: ForRanks, hello: Hello, user_id: int) -> bool:
             takes = hello.takes_tests
         case JobNote():
             takes = hello.takes_notes and hello.rank == 0
+        case HangQuestion():
+            takes = hello.takes_questions
     attempt = (hello.job_id, hello.restart_count, hello.launch)
     return takes and (order.job_id, order.restart_count, order.launch) == attempt and order.user_id == user_id

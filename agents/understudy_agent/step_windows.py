@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
 
+from understudy_agent.process_watch import ProcessWatch
 from understudy_agent.rank_messages import (
     CollectiveEntered,
     GpuUsed,
     Hello,
+    RecorderSeen,
     SavesSeen,
     SectionEntered,
     StackSeen,
@@ -27,9 +29,12 @@ from understudy_wire.hardware import Gpu
 from understudy_wire.ranks import (
     PEERS_MAX,
     RANKS_PER_NODE_MAX,
+    RECORDERS_PER_REPORT_MAX,
     STEPS_PER_WINDOW_MAX,
     Collective,
+    NcclSeen,
     RankWindow,
+    Recorder,
     SavesFollowed,
     Training,
     Transfers,
@@ -56,10 +61,16 @@ class _Place:
     section: str | None = None
     gpu_uuid: str = ""
     stack: str = ""
+    recorder: Recorder | None = None
+    nccl: NcclSeen | None = None
+    process: ProcessWatch = field(init=False)
     training: Training | None = None
     saves: SavesFollowed | None = None
     ends_left: int | None = None  # how often it is still to be sent that the rank has ended; None: it has not
     reports_left: int = 0  # until it is sent again without new steps
+
+    def __post_init__(self) -> None:
+        self.process = ProcessWatch(self.hello.pid)
 
 
 class WindowBuffer:
@@ -79,8 +90,10 @@ class WindowBuffer:
             for one in steps.transfers
             if len(one.seconds) == len(own)
         }
-        if key in self._places:
-            self._places[key].stack = ""  # it goes on
+        if key not in self._places:
+            self._keep(key, _Place(hello, reports_left=REPORTS_PER_PLACE))
+        place = self._places[key]
+        place.stack, place.recorder, place.nccl = "", None, None  # it goes on
         before = self._windows.pop(key, None)
         # A window has no gaps: after one (or a step back) only the newer steps count.
         if before is not None and before.first_step + len(before.self_seconds) == first:
@@ -109,6 +122,8 @@ class WindowBuffer:
         key = _key(hello, user_id)
         before = self._places.get(key)
         place = _Place(hello) if before is None else replace(before, hello=hello, ends_left=None, reports_left=0)
+        if before is not None and before.hello.pid == hello.pid:
+            place.process = before.process  # it knows for how long the process has done nothing
         match message:
             case CollectiveEntered():
                 place.collective = Collective(**msgspec.structs.asdict(message))
@@ -118,11 +133,19 @@ class WindowBuffer:
                 place.gpu_uuid = uuid
             case StackSeen(text):
                 place.stack = text
+            case RecorderSeen():
+                place.recorder = Recorder(**msgspec.structs.asdict(message))
             case TrainingSeen():
                 place.training = Training(**msgspec.structs.asdict(message))
             case SavesSeen():
                 place.saves = SavesFollowed(**msgspec.structs.asdict(message))
         self._keep(key, place)
+
+    def note_nccl(self, hello: Hello, user_id: int, seen: NcclSeen) -> None:
+        """What NCCL has answered to the agent. Dropped if the rank has gone meanwhile."""
+        place = self._places.get(_key(hello, user_id))
+        if place is not None:
+            place.nccl, place.reports_left = seen, 0
 
     def enter(self, hello: Hello, user_id: int) -> None:
         """The rank has connected. One that had disconnected goes on, or another process has its place."""
@@ -146,12 +169,17 @@ class WindowBuffer:
 
     def take(self, gpus: Sequence[Gpu] = ()) -> list[RankWindow]:
         """`gpus` are those of this node: a rank names its GPU by UUID."""
+        recorders = RECORDERS_PER_REPORT_MAX
         for key, last in list(self._places.items()):
             window = self._windows.get(key)
-            if window is None and last.reports_left > 0:
-                last.reports_left -= 1
+            if window is None and (last.reports_left > 0 or (last.recorder is not None and recorders <= 0)):
+                last.reports_left = max(last.reports_left - 1, 0)
                 continue
             last.reports_left = REPORTS_PER_PLACE - 1
+            process = last.process.look() if window is None else None
+            recorder = last.recorder if window is None else None
+            nccl = last.nccl if window is None else None
+            recorders -= recorder is not None
             window = window or _window(last.hello, key[-1])
             self._windows[key] = msgspec.structs.replace(
                 window,
@@ -162,6 +190,9 @@ class WindowBuffer:
                 saves=last.saves,
                 gpu_index=_index(last.gpu_uuid, gpus, window.gpu_index),
                 ended=last.ends_left is not None,
+                recorder=recorder,
+                process=process,
+                nccl=nccl,
             )
             if last.ends_left is not None:
                 last.ends_left -= 1

@@ -1,17 +1,19 @@
 """The connection to the control plane: sends reports; facts stay queued until they are acknowledged.
 
 Tries the control planes of the list in turn, beginning with the one that answered last. The telemetry of a report that
-fails is lost; its facts go into the next one.
+fails is lost; its facts go into the next one. An answer of a control plane that this agent does not follow counts as
+none (`leaders.py`); now and then it asks the others on its list who leads, so that both of two that lead notice it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -20,10 +22,12 @@ import msgspec
 from understudy_agent.config import ConfigError, Tls
 from understudy_agent.credentials import Ask, Credentials, RefusedError
 from understudy_agent.facts import FactQueue
+from understudy_agent.leaders import Leaders
 from understudy_agent.log import UnknownNames, fields, log
 from understudy_agent.refusals import describe
 from understudy_wire.facts import Fact
 from understudy_wire.launcher import LauncherAnswer, LauncherReport
+from understudy_wire.leader import LEADER_HEADER
 from understudy_wire.messages import FACTS_PER_REPORT_MAX, REPORT_BYTES_MAX, Acknowledgement, Report, RestorePoint
 from understudy_wire.unknown import unknown_in
 from understudy_wire.values import EPOCH_SECONDS_MAX, NOT_UNDERSTOOD
@@ -36,6 +40,8 @@ twice the time that it took, and while none answers, each gets twice as long eve
 """
 PATIENCE_FALLS_TO = 0.9
 """Each answer that came sooner lets it fall by that: the next one may take as long as those before."""
+LOOK_SECONDS = 30.0
+"""Interval at which the other control planes of the list are asked who leads. One that stands by refuses at once."""
 RESTORE_POINT_WAIT_SECONDS = 30.0
 RESTORE_POINT_RETRY_SECONDS = 0.25
 
@@ -119,10 +125,14 @@ class RejectedError(Exception):
     """A control plane read the request and refused it; the message has its answer."""
 
 
+class NotFollowedError(httpx.HTTPError):
+    """An answer that does not count."""
+
+
 class Uplink:
     """Sends one report at a time; restore points can be requested meanwhile."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts, each there once
         self,
         urls: Sequence[str],
         credentials: Credentials,
@@ -130,10 +140,18 @@ class Uplink:
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
         on_acknowledged: Callable[[Acknowledgement], None] = lambda _: None,
         tls: Tls | None = None,
+        to_look: Credentials | None = None,
     ) -> None:
-        """`on_acknowledged` is called with the answer to each report that was accepted."""
+        """`on_acknowledged` is called with the answer to each report that was accepted. `to_look`: for requests to
+        control planes that this agent may not follow; another installation gives it a token of its own.
+        """
         self._urls = list(urls)
         self._credentials = credentials
+        self._to_look = to_look or credentials
+        self._leaders = Leaders()
+        self._not_followed = ""
+        self._looked_at = time.monotonic()
+        self._looking: asyncio.Task[None] | None = None
         self._facts = facts
         self._on_acknowledged = on_acknowledged
         self._tls = tls
@@ -146,6 +164,9 @@ class Uplink:
         self._sequence = 0
         self._batch_max = FACTS_PER_REPORT_MAX
         self._failures = 0
+        self._answered = ""
+        self._moved = asyncio.Event()
+        """Another control plane has answered than the last time."""
         self._patience = {False: PROMPT_SECONDS, True: PROMPT_SECONDS}
         """Requests with facts (True) have their own: facts are stored before the answer."""
         self._problem = ""
@@ -155,8 +176,11 @@ class Uplink:
     def follow(self, urls: Sequence[str]) -> None:
         """The next request follows it. The address that answered last stays the first one, where it is still there."""
         self._urls = sorted(urls, key=lambda url: url != self._urls[0])
+        self._leaders.keep(self._urls)
 
     async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         await self._client.aclose()
         await self._client_of_users.aclose()
 
@@ -185,7 +209,22 @@ class Uplink:
         if self._problem:
             log.info("control_plane_answers", extra=fields(url=self._urls[0]))
             self._problem = ""
+        self._look_around(report)
         return True
+
+    def _look_around(self, report: Report) -> None:
+        if time.monotonic() - self._looked_at >= LOOK_SECONDS and len(self._urls) > 1:
+            self._looked_at = time.monotonic()
+            look = msgspec.structs.replace(_without_telemetry(report), looks=True)
+            self._looking = asyncio.create_task(self._look(self._urls[1:], self._encode(look, [])[0]))
+
+    async def _look(self, urls: Sequence[str], body: bytes) -> None:
+        for url in urls:
+            with contextlib.suppress(httpx.HTTPError):
+                term = self._leaders.term
+                await self._ask("POST", url, "/v1/reports", body, httpx.Timeout(PROMPT_SECONDS), self._to_look)
+                if self._leaders.term != term:  # it has taken the lead
+                    self._prefer(url)
 
     async def restore_point(self, request: RestorePointRequest) -> RestorePoint:
         """Waits for a control plane that does not answer, or does not know the job yet. Raises RestorePointError."""
@@ -266,7 +305,8 @@ class Uplink:
         """The body, and the facts in it: as many of `batch` as fit. Telemetry is dropped before facts."""
         self._sequence += 1
         sent_at = min(time.time(), EPOCH_SECONDS_MAX)
-        report = msgspec.structs.replace(report, sequence=self._sequence, sent_at=sent_at, facts=batch)
+        leaders = self._leaders.answering(time.monotonic())
+        report = msgspec.structs.replace(report, sequence=self._sequence, sent_at=sent_at, facts=batch, leaders=leaders)
         body = _encoder.encode(report)
         while len(body) > REPORT_BYTES_MAX:
             if report.ranks:
@@ -294,7 +334,8 @@ class Uplink:
         for url in list(self._urls):
             begun = time.monotonic()
             try:
-                answer = await self._ask(method, url, path, body, self._limits(patience, wait_seconds))
+                asking = self._ask(method, url, path, body, self._limits(patience, wait_seconds), self._credentials)
+                answer = await (self._while_first(url, asking) if wait_seconds else asking)
             except httpx.HTTPError as error:
                 if isinstance(error, httpx.TimeoutException):
                     self._set_back(url)
@@ -314,6 +355,20 @@ class Uplink:
         self._patience[stores] = min(2 * patience, self._timeout_seconds)
         raise (FailedError if failed else UnreachableError)("; ".join(failures))
 
+    async def _while_first(self, url: str, asking: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+        """A long poll ends when another control plane takes the reports: this one may be frozen, and orders wait at the
+        other.
+        """
+        tasks = asyncio.ensure_future(asking), asyncio.ensure_future(self._moved.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done() and self._urls[0] != url:
+                raise NotFollowedError("another control plane takes the reports")
+            return await tasks[0]
+        finally:
+            for task in tasks:
+                task.cancel()
+
     def _certificate_problem(self) -> list[str]:
         """The agent's certificate may have expired: its file is read again."""
         try:
@@ -328,18 +383,17 @@ class Uplink:
         return httpx.Timeout(seconds, read=seconds + wait_seconds)
 
     async def _ask(
-        self, method: str, base: str, path: str, body: bytes | None, limits: httpx.Timeout
+        self, method: str, base: str, path: str, body: bytes | None, limits: httpx.Timeout, own: Credentials
     ) -> httpx.Response:
-        own = self._credentials
         if own.is_due():
-            await own.renew(own.token, self._ask_of(base))
+            await own.renew(own.token, self._ask_of(base, own))
         token = own.token
-        answer = await self._send_request(method, base + path, body, limits, token)
-        if answer.status_code in own.refusals and await own.renew(token, self._ask_of(base)):
-            answer = await self._send_request(method, base + path, body, limits, own.token)
+        answer = await self._send_request(method, base, path, body, limits, own)
+        if answer.status_code in own.refusals and await own.renew(token, self._ask_of(base, own)):
+            answer = await self._send_request(method, base, path, body, limits, own)
         return answer
 
-    def _ask_of(self, base: str) -> Ask:
+    def _ask_of(self, base: str, own: Credentials) -> Ask:
         """Asks this control plane for a token. The request counts for the token that the node still has, not for an
         address that other nodes may share.
         """
@@ -347,7 +401,7 @@ class Uplink:
         async def ask(method: str, path: str, body: bytes | None) -> bytes:
             try:
                 limits = self._limits(self._patience[True])  # it is stored, too
-                answer = await self._send_request(method, base + path, body, limits, self._credentials.token)
+                answer = await self._send_request(method, base, path, body, limits, own)
             except httpx.HTTPError as error:
                 raise RefusedError(f"{base}: {type(error).__name__} {error}".rstrip()) from error
             if answer.status_code != httpx.codes.OK:
@@ -357,13 +411,25 @@ class Uplink:
         return ask
 
     async def _send_request(
-        self, method: str, url: str, body: bytes | None, limits: httpx.Timeout, token: str
+        self, method: str, base: str, path: str, body: bytes | None, limits: httpx.Timeout, own: Credentials
     ) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        """Raises httpx.HTTPError."""
+        headers = {"Authorization": f"Bearer {own.token}"} if own.token else {}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        client = self._client if url.endswith(_OF_THE_NODE) else self._client_of_users
-        return await client.request(method, url, content=body, headers=headers, timeout=limits)
+        client = self._client if path in _OF_THE_NODE else self._client_of_users
+        try:
+            answer = await client.request(method, base + path, content=body, headers=headers, timeout=limits)
+        except httpx.HTTPError:
+            self._leaders.note_silent(base)
+            raise
+        objection = self._leaders.note(answer.headers.get(LEADER_HEADER, ""), base, time.monotonic())
+        if objection and f"{base} {objection}" != self._not_followed:
+            self._not_followed = f"{base} {objection}"
+            log.warning("control_plane_not_followed", extra=fields(url=base, reason=objection))
+        if objection and own is self._credentials:
+            raise NotFollowedError(objection)
+        return answer
 
     def _set_back(self, url: str) -> None:
         """Next time the others are asked before it: one that stands by refuses at once."""
@@ -372,10 +438,15 @@ class Uplink:
             self._urls.append(url)
 
     def _prefer(self, url: str) -> None:
-        if self._urls[0] != url and url in self._urls:
+        if url in self._urls:
             self._urls.remove(url)
             self._urls.insert(0, url)
-            log.warning("control_plane_changed", extra=fields(url=url))
+        if url != self._answered:
+            self._moved.set()
+            self._moved = asyncio.Event()
+            if self._answered:
+                log.warning("control_plane_changed", extra=fields(url=url))
+            self._answered = url
 
     def _note_problem(self, event: str, error: Exception) -> None:
         """Logs when a problem begins or changes: not a line every second."""

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from understudy_agent.shares import Arrivals, Pace, Shares
 from understudy_wire.addresses import canonical
 
-PREFIX_OF_NODE_IPV6 = 64
+PREFIX_OF_STRANGERS_IPV6 = 64
 KNOWN_MAX = 4096
 
 MemberT = TypeVar("MemberT", bound=Hashable)
@@ -88,7 +88,7 @@ class Places(Generic[MemberT]):
 class Greetings:
     """Connections from other nodes that have not proven yet who they are. None is refused: the oldest one of its own
     address, or of the address that has most, makes room. Addresses from which a keeper has proven itself have places
-    of their own.
+    of their own: each for itself, where strangers of one network of IPv6 count as one.
     """
 
     def __init__(self, in_all: int, of_address: int, pace: Pace) -> None:
@@ -100,14 +100,14 @@ class Greetings:
     def admits(self, address: str) -> bool:
         """True if one more may come from there now."""
         with self._lock:
-            return self._pace.admits(node_of(address), time.monotonic())
+            return self._pace.admits(self._group(address), time.monotonic())
 
     @contextlib.contextmanager
     def place(self, link: socket.socket, address: str) -> Iterator[None]:
-        node = node_of(address)
         with self._lock:
-            room = self._of_known if node in self._known else self._of_strangers
-            displaced = room.enter(link, node)
+            group = self._group(address)
+            room = self._of_known if group in self._known else self._of_strangers
+            displaced = room.enter(link, group)
         if displaced is not None:
             cut(displaced)
         try:
@@ -118,16 +118,20 @@ class Greetings:
 
     def note_proven(self, address: str) -> None:
         """A keeper is there."""
-        node = node_of(address)
+        own = group_of(address, 128)
         with self._lock:
-            self._known.pop(node, None)
-            self._known[node] = None
+            self._known.pop(own, None)
+            self._known[own] = None
             while len(self._known) > KNOWN_MAX:
                 del self._known[next(iter(self._known))]  # the one that came longest ago
 
+    def _group(self, address: str) -> str:
+        own = group_of(address, 128)
+        return own if own in self._known else group_of(address)
 
-def node_of(address: str) -> str:
-    """Addresses of which a user of one node can have many are one: those of loopback, and of a network of IPv6."""
+
+def group_of(address: str, prefix: int = PREFIX_OF_STRANGERS_IPV6) -> str:
+    """Addresses of which one host can have many are one: those of loopback, and of a network of IPv6."""
     try:
         found = ipaddress.ip_address(canonical(address.partition("%")[0]))
     except ValueError:
@@ -136,4 +140,4 @@ def node_of(address: str) -> str:
         return "loopback"
     if found.version == 4:
         return str(found)
-    return str(ipaddress.ip_network((found, PREFIX_OF_NODE_IPV6), strict=False))
+    return str(ipaddress.ip_network((found, prefix), strict=False))

@@ -1,22 +1,25 @@
 """`understudy check-job SCRIPT`: whether a fault could be recovered from in the job that this batch script describes.
 
-The script is read as sbatch does (src/sbatch/opt.c and sbatch.c, the same from 22.05 to 26.05). Slurm is not asked.
-Pure but for reading the file.
+Slurm is not asked. Pure but for reading the file.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import re
-import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+from understudy_launcher import second_start
+from understudy_launcher.batch_script import Edit, Finding, Script, edited, options_of, read_script, words_of
 from understudy_launcher.options import Options, UsageError, parse
+from understudy_launcher.second_start import ASSIGNED, RESTORED
 
 SCRIPT_BYTES_MAX = 4 * 1024 * 1024
 OPT_IN_WORD = "understudy"
@@ -25,50 +28,23 @@ SIGNALS_OF_STEPS = frozenset({"USR1", "USR2", "TERM"})
 STARTERS = frozenset({"srun", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec"})
 """Programs that start the training, in a script without `understudy run`."""
 BLOCK_WORDS = frozenset({"fi", "done", "else", "elif", "esac", ";;", "}"})
-RESTORED = re.compile(r"ckpt|checkpoint|resume|restore|latest", re.IGNORECASE)
+TRAINS = re.compile(r"python|torchrun|accelerate|deepspeed|train")
+FUNCTION = re.compile(r"(?:function\s+)?([\w-]+)\s*\(\)")
+COMMENT = re.compile(r"--comment(?:=|\s+)(\"[^\"]*\"|'[^']*'|\S+)")
+CONDITIONS = frozenset({"if", "elif", "while", "until", "!"})
+KEEP_SEATS = " || { sleep 60; exit 1; }"
+"""The job keeps its nodes until there is a verdict."""
+EDITS_MAX = 50
 NOT_CHECKED = "options of `understudy run` with a variable ($…) are not checked"
 INTERACTIVE = frozenset({"salloc"})
 
-_SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
 _GPUS = frozenset({"gpus", "G", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres"})
-_FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
-_DIRECTIVE = re.compile(r"#(?:SBATCH|SLURM)")
-_HETEROGENEOUS = re.compile(r"\s*(hetjob|packjob)(?!\S)", re.IGNORECASE)
 _REFUSED = {
     r"\A\s*\Z": "sbatch refuses an empty script",
     r"\A(?!#!)": "sbatch refuses it: the first line must begin with #! and name a shell, such as #!/bin/bash",
     r"\0": "sbatch refuses a script with a NUL character: remove it",
     r"\r\n": r"sbatch refuses DOS line breaks: remove them with sed -i 's/\r$//' SCRIPT",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    line: int
-    """Line of the script; 0: none."""
-    text: str
-    """What it leads to, and what to do."""
-    is_problem: bool = True
-    """False: a note."""
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What sbatch reads in a batch script."""
-
-    options: dict[str, tuple[int, str]]
-    """Name → line and value."""
-    unread: tuple[Finding, ...]
-    """Lines with #SBATCH that sbatch ignores or refuses."""
-    heterogeneous: int
-    """Line of a component's separator; 0: there is none."""
-    commands: tuple[tuple[int, str], ...]
-    """Number and text of each line with commands; lines that a backslash continues are joined."""
-    ends_on_errors: int
-    """Line of `set -e`, or of `#!/bin/bash -e`; 0: there is none."""
-
-    def after(self, line: int) -> list[tuple[int, str]]:
-        return [(number, text) for number, text in self.commands if number > line]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,20 +57,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "sbatch", nargs="*", metavar="OPTION", help="what sbatch is given in addition, after --, such as -- --requeue"
     )
+    parser.add_argument("--fix", action="store_true", help="print the script's changes as a diff, for patch")
     given = parser.parse_args(arguments)
     try:
         text = _read(Path("/dev/stdin") if str(given.script) == "-" else given.script)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"understudy check-job: {given.script} cannot be read: {error}\n")
         return 2
+    report = sys.stdout
+    if given.fix:
+        mended, name, report = fixed(text, given.sbatch), str(given.script), sys.stderr
+        if _is_refused(mended) and not _is_refused(text):
+            mended = text
+        before, after = text.splitlines(keepends=True), mended.splitlines(keepends=True)
+        for line in difflib.unified_diff(before, after, name, name):
+            sys.stdout.write(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+        text = mended
     found = list(check(text, given.sbatch))
     for one in found:
         where = f"line {one.line}: " if one.line else ""
-        sys.stdout.write(f"{'problem' if one.is_problem else 'note'}: {where}{one.text}\n")
+        report.write(f"{'problem' if one.is_problem else 'note'}: {where}{one.text}\n")
     problems = sum(one.is_problem for one in found)
     if not problems:
-        sys.stdout.write("A fault in this job can be recovered from, as far as its script shows.\n")
+        report.write("A fault in this job can be recovered from, as far as its script shows.\n")
     return 1 if problems else 0
+
+
+def fixed(text: str, sbatch: Sequence[str] = ()) -> str:
+    """The script with all that needs no choice of a person mended."""
+    text = text.replace("\r\n", "\n")
+    for _ in range(EDITS_MAX):
+        mended = (edited(text, one.edits) for one in check(text, sbatch) if one.edits)
+        after = next((one for one in mended if one != text), None)
+        if after is None:
+            break
+        text = after
+    return text
+
+
+def _is_refused(text: str) -> bool:
+    """True where bash finds an error of syntax. Nothing of it is run."""
+    try:
+        done = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode != 0
 
 
 def _read(path: Path) -> str:
@@ -113,99 +120,40 @@ def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
             yield Finding(text.count("\n", 0, match.start()) + 1, words)
             break
     script = read_script(text.removeprefix("\ufeff").replace("\r\n", "\n"))
-    options = script.options | {name: (0, value) for name, value in _options(sbatch)}
+    options = script.options | {name: (0, value) for name, value in options_of(sbatch)}
     yield from script.unread
     yield from _for_every_job(script, options)
     launch = _launch(script)
+    starts = [(launch[0], dict(script.commands)[launch[0]])] if launch else _starts(script) or _trainings(script)
+    yield from second_start.check(script, starts, with_launcher=launch is not None)
     if launch is None:
         yield from _without_launcher(script, options)
     else:
         yield from _with_launcher(script, options, *launch)
 
 
-def read_script(text: str) -> Script:
-    options: dict[str, tuple[int, str]] = {}
-    unread: list[Finding] = []
-    commands: list[tuple[int, str]] = []
-    heterogeneous, continues, ends_on_errors = 0, False, 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        stripped = line.strip()
-        if _ends_on_errors(number, stripped):
-            ends_on_errors = ends_on_errors or number
-        elif re.match(r"set \+([a-zA-Z]*e|o errexit)", stripped):
-            ends_on_errors = 0
-        if directive := _DIRECTIVE.match(line):
-            rest = line[directive.end() :]
-            if commands:
-                words = "sbatch ignores this #SBATCH line, as a command stands before it: move it up"
-                unread.append(Finding(number, words))
-            elif _HETEROGENEOUS.match(rest):
-                heterogeneous = heterogeneous or number
-            elif _has_open_quote(rest):
-                unread.append(Finding(number, "sbatch refuses this line: a quotation mark has no second one"))
-            else:
-                options |= {name: (number, value) for name, value in _options(_words(rest))}
-        elif _DIRECTIVE.match(stripped) and not commands:
-            unread.append(Finding(number, "sbatch ignores this #SBATCH line: remove the blanks before it"))
-        elif continues:
-            first, begun = commands[-1]
-            commands[-1] = (first, f"{begun.removesuffix(chr(92))} {stripped}")
-            continues = stripped.endswith("\\")
-        elif stripped and not stripped.startswith("#"):
-            commands.append((number, stripped))
-            continues = stripped.endswith("\\")
-    return Script(options, tuple(unread), heterogeneous, tuple(commands), ends_on_errors)
-
-
-def _ends_on_errors(number: int, line: str) -> bool:
-    words = line.split()
-    if number == 1 and line.startswith("#!"):
-        return any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", word) for word in words[1:])
-    short = any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*;?", word) for word in words[1:])
-    return words[:1] == ["set"] and (short or "errexit" in line)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=True)
-    except ValueError:  # a quote without its end: the shell complains
-        return text.split()
-
-
-def _has_open_quote(text: str) -> bool:
-    try:
-        shlex.split(text, comments=True)
-    except ValueError as error:
-        return "quotation" in str(error)
-    return False
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name and value of each; the value of a flag is empty."""
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-        elif word.startswith("-") and len(word) > 1:
-            name, equals, value = _SHORT.get(word[1], word[1]), word[2:], word[2:].removeprefix("=")
-        else:
-            if word == ":":  # the next component of a heterogeneous job
-                yield word, ""
-            continue
-        if not equals and name not in _FLAGS and rest and not rest[0].startswith("-"):
-            value = rest.pop(0)
-        yield name, value
-
-
 def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
     line, comment = options.get("comment", (0, ""))
     if OPT_IN_WORD not in re.split(r"[\s,;]+", comment):
-        yield Finding(line, f"the control plane does not look after this job: add #SBATCH --comment={OPT_IN_WORD}")
+        yield Finding(
+            line,
+            f"the control plane does not look after this job: add #SBATCH --comment={OPT_IN_WORD}",
+            edits=_with_comment(script, line, comment),
+        )
     if "no-requeue" in options:
-        yield Finding(options["no-requeue"][0], "with --no-requeue the job is never started again: put --requeue there")
+        line = options["no-requeue"][0]
+        words = "with --no-requeue the job is never started again: put --requeue there"
+        yield Finding(line, words, edits=_replaced(script, line, "--no-requeue", "--requeue"))
     elif "requeue" not in options:
-        yield Finding(0, "unless the site requeues jobs by default, it is never started again: add #SBATCH --requeue")
+        yield Finding(
+            0,
+            "unless the site requeues jobs by default, it is never started again: add #SBATCH --requeue",
+            edits=(Edit(0, "#SBATCH --requeue"),),
+        )
+    if options.get("nodes", (0, ""))[1] == "all":
+        yield Finding(
+            options["nodes"][0], "with --nodes=all no node is left that could replace one: ask for a number of nodes"
+        )
     if script.heterogeneous or ":" in options:
         yield Finding(
             script.heterogeneous, "a heterogeneous job is not recovered: its components need jobs of their own"
@@ -227,7 +175,7 @@ def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Itera
     yield from _for_interactive_use(script)
     yield from _for_output(options)
     named = {"job-name", "J"}.intersection(options) or any(
-        "UNDERSTUDY_RUN" in text or "--run" in _words(text) for _, text in script.commands
+        "UNDERSTUDY_RUN" in text or "--run" in words_of(text) for _, text in script.commands
     )
     if not named:
         text = (
@@ -237,9 +185,22 @@ def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Itera
         yield Finding(0, text, is_problem=False)
 
 
+def _with_comment(script: Script, line: int, comment: str) -> tuple[Edit, ...]:
+    if not comment:
+        return (Edit(0, f"#SBATCH --comment={OPT_IN_WORD}"),)
+    found = COMMENT.search(script.lines[line - 1]) if line else None
+    if found is None or found[1].strip("\"'") != comment or '"' in comment:
+        return ()
+    return _replaced(script, line, found[0], f'--comment="{comment} {OPT_IN_WORD}"')
+
+
+def _replaced(script: Script, line: int, old: str, new: str) -> tuple[Edit, ...]:
+    return (Edit(line, script.lines[line - 1].replace(old, new)),) if line else ()
+
+
 def _for_interactive_use(script: Script) -> Iterator[Finding]:
     for line, text in script.commands:
-        words = _words(text)
+        words = words_of(text)
         if INTERACTIVE.intersection(words) or ("srun" in words and "--pty" in words):
             yield Finding(line, "Slurm does not start an interactive job again: start the training itself with sbatch")
 
@@ -252,6 +213,7 @@ def _for_output(options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
             line,
             "each start of the job overwrites its output: add #SBATCH --open-mode=append",
             is_problem=False,
+            edits=(Edit(0, "#SBATCH --open-mode=append"),),
         )
     if output and "array" in options and not re.search(r"%\d*[aAjJ]", output.replace("%%", "")):
         yield Finding(line, f"all tasks of the array write to {output}: name it with %A_%a", is_problem=False)
@@ -281,34 +243,118 @@ def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> It
 
 
 def _traps(text: str, name: str) -> bool:
-    words = _words(text)
+    words = words_of(text)
     return words[:1] == ["trap"] and name in map(_signal_name, words[2:])
 
 
 def _after_a_failure(script: Script) -> Iterator[Finding]:
     """A rank that a faulty GPU ends is known to Slurm before there is a verdict: the job must not end with it."""
-    starts = [(number, text) for number, text in script.commands if STARTERS.intersection(_words(text))]
-    if not starts:
-        return
-    line, text = starts[-1]
-    waits = [text, *(later for _, later in script.after(line))]
-    if _words(text)[:1] == ["exec"] or not any("sleep" in _words(re.sub("[();]", " ", one)) for one in waits):
+    starts = _starts(script)
+    last_work = _last_work(script, starts)
+    for at, (line, text) in enumerate(starts):
+        until = starts[at + 1][0] if at + 1 < len(starts) else sys.maxsize
+        later = [one for number, one in script.after(line) if number < until]
+        waits = any("sleep" in words_of(re.sub("[();]", " ", one)) for one in (text, *later))
+        yield from _behind(script, line, text, waits=waits, works_after=last_work > line)
+
+
+def _starts(script: Script) -> list[tuple[int, str]]:
+    """The commands that start a training: the last that starts anything, and those before that look like one."""
+    names = {
+        f"${found[1]}" for _, text in script.commands if (found := ASSIGNED.match(text)) and _names_starter(found[2])
+    }
+    names |= {f"${{{name[1:]}}}" for name in names}
+    starts = [
+        (number, text)
+        for number, text in script.commands
+        if not ASSIGNED.match(text) and (STARTERS | names).intersection(words_of(text))
+    ]
+    return [one for one in starts if one is starts[-1] or TRAINS.search(one[1])]
+
+
+def _trainings(script: Script) -> list[tuple[int, str]]:
+    return [one for one in script.commands if TRAINS.search(one[1]) and not ASSIGNED.match(one[1])][-1:]
+
+
+def _names_starter(value: str) -> bool:
+    return bool(STARTERS.intersection(words_of(value.strip("\"'"))))
+
+
+def _behind(script: Script, line: int, text: str, *, waits: bool, works_after: bool) -> Iterator[Finding]:
+    """What has to stand behind a command that starts a training. `waits`: a `sleep` comes after it. `works_after`: what
+    follows would be lost if the script ended with a failure.
+    """
+    words = words_of(text)
+    takes_other_code = "|" in words and not any("pipefail" in one for _, one in script.commands)
+    if takes_other_code:
+        program = (words[len(words) - words[::-1].index("|") :] or ["the last program"])[0]
         yield Finding(
             line,
-            "a rank that its node has ended ends the job before there is a verdict, and Slurm does not start it again: "
-            "write `&& exit 0` behind this command, and below it `sleep 60` and `exit 1`",
+            f"a failure is not seen, as the exit code is that of {program}: add `set -o pipefail` above",
+            edits=(Edit(line, f"set -o pipefail\n{script.lines[line - 1]}"),),
         )
-    elif script.ends_on_errors and not any(word in text for word in ("&&", "||", "if ", "!")):
-        yield Finding(
-            script.ends_on_errors,
-            f"the script ends as soon as the command in line {line} fails, before `sleep`: write `&& exit 0` behind it",
-        )
+    if waits and words[:1] != ["exec"]:
+        if script.ends_on_errors and not any(word in text for word in ("&&", "||", "if ", "!")):
+            yield Finding(
+                script.ends_on_errors,
+                f"the script ends as soon as the command in line {line} fails, before `sleep`: write `&& exit 0` "
+                "behind it",
+                edits=script.appended(line, KEEP_SEATS),
+            )
+        return
+    edits: tuple[Edit, ...] = ()
+    if words[:1] == ["exec"]:
+        how = f"write it without `exec`, and `{KEEP_SEATS.strip()}` behind it"
+        whole = script.lines[line - 1]
+        edits = () if works_after else (Edit(line, re.sub(r"^(\s*)exec\s+", r"\1", whole)),)
+    elif _is_in_background(text):
+        how = f"write `wait $!{KEEP_SEATS}` below it. After `wait` alone the job counts as completed"
+        bare = [number for number, one in script.after(line) if one == "wait"]
+        steps = [one for _, one in script.commands if _is_in_background(one)]
+        if bare and len(steps) == 1 and not any(one.startswith("trap") for _, one in script.commands):
+            edits = (Edit(bare[0], script.lines[bare[0] - 1].replace("wait", f"wait $!{KEEP_SEATS}")),)
+    elif works_after or words[0] in CONDITIONS or {"&&", "||"} & set(words):
+        how = "write `sleep 60` where the script goes on after the failure"
+    else:
+        how = f"write `{KEEP_SEATS.strip()}` behind this command"
+        edits = script.appended(line, KEEP_SEATS) if _is_one_command(words) and not takes_other_code else ()
+    yield Finding(
+        line,
+        "a rank that its node has ended ends the job before there is a verdict, and Slurm does not start it again: "
+        + how,
+        edits=edits,
+    )
+
+
+def _is_one_command(words: Sequence[str]) -> bool:
+    """Nothing of the line is outside of it, and it is no branch of a `case`."""
+    return not words[0].endswith(")") and not any(word != "|" and word.endswith((";", "&", "|")) for word in words)
+
+
+def _is_in_background(text: str) -> bool:
+    return text.rstrip().endswith("&") and not text.rstrip().endswith("&&")
+
+
+def _last_work(script: Script, starts: Sequence[tuple[int, str]]) -> int:
+    """Line of the last command that does something behind a training, such as a copy of the results; 0: there is none,
+    or an error ends the script before.
+    """
+    if script.ends_on_errors:
+        return 0
+    lines = {number for number, _ in starts}
+    functions = {found[1] for _, text in script.commands if (found := FUNCTION.match(text))}
+    harmless = functions | BLOCK_WORDS | {"exit", "echo", "wait", "}"}
+    for number, text in reversed(script.commands):
+        words = words_of(text)
+        if "$?" in text or (number not in lines and words and words[0] not in harmless):
+            return number
+    return 0
 
 
 def _launch(script: Script) -> tuple[int, list[str]] | None:
     """Line and words of the command with `understudy run`."""
     for number, text in script.commands:
-        words = _words(text)
+        words = words_of(text)
         if any(_is_launcher(words, at) for at in range(len(words))):
             return number, words
     return None
@@ -323,15 +369,19 @@ def _with_launcher(
 ) -> Iterator[Finding]:
     at = next(at for at, word in enumerate(words) if _is_launcher(words, at))
     begins = max((place + 1 for place in range(at) if words[place] in ("&&", "||", ";", "then", "do")), default=0)
-    before = [word for word in words[begins:at] if "=" not in word]
+    before = [word for word in words[begins:at] if "=" not in word and word != "env"]
     if "srun" in before:
         yield Finding(number, "srun would start a launcher on every node: write `exec understudy run …` without srun")
     else:
         yield from _for_exec(script, number, before, conditional=begins > 0)
+    if any(one == "exec" and "=" in following for one, following in pairwise(words[begins:at])):
+        text = "`exec` takes NAME=VALUE for the program: write `exec env NAME=VALUE understudy run …`"
+        yield Finding(number, text, edits=_replaced(script, number, "exec ", "exec env "))
     if options.get("no-kill", (0, "off"))[1] == "off":
         yield Finding(
             options.get("no-kill", (0, ""))[0],
             "Slurm ends the whole job when it notices a dead node: add #SBATCH --no-kill",
+            edits=(Edit(0, "#SBATCH --no-kill"),) if "no-kill" not in options else (),
         )
     yield from _input(number, words, at)
     yield from _restored_once(number, words)
@@ -347,11 +397,14 @@ def _with_launcher(
 def _for_exec(script: Script, number: int, before: Sequence[str], *, conditional: bool) -> Iterator[Finding]:
     """Signals reach the launcher only in the shell's place, and then no line below it ever runs."""
     later = script.after(number)
-    in_a_block = conditional or any(BLOCK_WORDS.intersection(_words(text)[:1]) for _, text in later)
+    in_a_block = conditional or any(BLOCK_WORDS.intersection(words_of(text)[:1]) for _, text in later)
     move = "move what is below it into a job of its own (sbatch --dependency=afterok:…)"
     if before != ["exec"]:
         text = "Slurm's signals reach the shell, and not the launcher: write exec before `understudy run`"
-        yield Finding(number, f"{text}, and {move}" if later and not in_a_block else text)
+        line = script.lines[number - 1]
+        how = "exec env " if "=" in words_of(line)[0] else "exec "
+        edits = () if later or before or conditional else (Edit(number, re.sub(r"^\s*", rf"\g<0>{how}", line)),)
+        yield Finding(number, f"{text}, and {move}" if later and not in_a_block else text, edits=edits)
     elif later and not in_a_block:
         yield Finding(later[0][0], f"this line never runs, as `exec` in line {number} ends the script: {move}")
 

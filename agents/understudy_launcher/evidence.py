@@ -19,9 +19,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 from understudy_launcher.process_tree import below, has_handler
+from understudy_wire.process_stat import read_stat
 
 EVIDENCE_VARIABLE = "UNDERSTUDY_EVIDENCE"
 STACKS_SIGNAL = 50
@@ -247,11 +249,13 @@ def _threads(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:THREADS_MAX]:  # noqa: PTH208 - by number
             place = f"/proc/{pid}/task/{task}"
-            state = _read(f"{place}/stat").rpartition(")")[2].split()[:1]
+            state = "?"
+            with contextlib.suppress(OSError):
+                state = read_stat(Path(place, "stat")).state
             call = _read(f"{place}/syscall").split()[:1]
             kernel = " < ".join(line.split("] ")[-1].split("+")[0] for line in _read(f"{place}/stack").splitlines()[:6])
             where = kernel or _read(f"{place}/wchan").strip("\0 \n0") or "?"
-            found[f"state {''.join(state) or '?'}, waits in {where}, system call {''.join(call) or '?'}"] += 1
+            found[f"state {state}, waits in {where}, system call {''.join(call) or '?'}"] += 1
     name = _read(f"/proc/{pid}/comm").strip()
     return [f"{name}: {count} thread{'s' if count > 1 else ''}: {what}" for what, count in found.most_common()]
 

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from understudy_launcher.first_check import Checked
@@ -236,10 +237,12 @@ class Hub:
         self._selector.unregister(self._server)
 
     def _make_room(self, now: float) -> None:
-        """Only the newest strangers stay. Accepts again where it can go on."""
+        """Only the newest strangers stay; the oldest come first. Accepts again where it can go on."""
         full = len(self._unverified) >= STRANGERS_MAX
-        patience = OVERDUE_SECONDS if full else UNPROVEN_SECONDS
-        for link in [one for one in self._unverified if now - one.opened > min(patience, UNPROVEN_SECONDS)]:
+        patience = min(OVERDUE_SECONDS if full else UNPROVEN_SECONDS, UNPROVEN_SECONDS)
+        for link in list(
+            takewhile(lambda one: now - one.opened > patience, self._unverified)
+        ):  # the oldest comes first
             self._forget(link)
         if not self._accepts and len(self._unverified) < STRANGERS_MAX and now >= self._no_files_until:
             self._accepts = True

@@ -9,6 +9,8 @@ import signal
 import time
 from pathlib import Path
 
+from understudy_wire.process_stat import ProcessStat, read_stat
+
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 OWN_GROUP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
@@ -23,26 +25,23 @@ def parents() -> dict[int, int]:
     """Process id → parent's, of every process that has not ended."""
     found = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (fields := _stat(entry.name)):
-            found[int(entry.name)] = int(fields[1])
+        if entry.name.isdigit() and (stat := _living(entry)) is not None:
+            found[int(entry.name)] = stat.parent
     return found
 
 
-def _stat(pid: int | str) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; none: the process has ended. A zombie with further threads has not:
-    they hold its memory, that of GPUs too, until the last of them is gone.
-    """
+def _living(process: Path) -> ProcessStat | None:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        stat = read_stat(process / "stat")
     except OSError:
-        return []
-    return [] if fields[0] == "X" or (fields[0] == "Z" and int(fields[17]) <= 1) else fields
+        return None
+    return None if stat.has_ended else stat
 
 
 def started_at(pid: int) -> int | None:
     """Start time by the kernel's clock: it distinguishes a process from a later one. None: it has ended."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields else None
+    stat = _living(Path(f"/proc/{pid}"))
+    return stat.started_ticks if stat is not None else None
 
 
 def first_catching(root: int, which: int) -> list[int]:

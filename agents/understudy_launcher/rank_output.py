@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from understudy_launcher.follow_up_errors import Fold
 from understudy_launcher.join_launcher import node_name
 
 PIECE_BYTES = 65_536
@@ -111,6 +112,7 @@ class Relay:
         self._speaker: Speaker | None = None
         self._path = ""
         self._file: int | None = None
+        self._fold = Fold()
         self._last = b""
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         self._thread.start()
@@ -146,6 +148,7 @@ class Relay:
                 rest = whole[end:]
                 self._pass_on(whole[:end])
         self._pass_on(rest)
+        self._show(self._fold.end())
         os.close(self._read)
         if self._file is not None:
             os.close(self._file)
@@ -156,7 +159,11 @@ class Relay:
             return
         written = speaker is not None and bool(speaker.path) and self._write_file(speaker.path, piece)
         if speaker is None or speaker.on_console or (speaker.path and not written):
-            self._console.write(self.stream, piece, speaker.prefix if speaker else b"")
+            self._show(self._fold.feed(piece) if self.stream is Stream.ERROR else piece)
+
+    def _show(self, piece: bytes) -> None:
+        if piece:
+            self._console.write(self.stream, piece, self._speaker.prefix if self._speaker else b"")
 
     def _write_file(self, path: str, piece: bytes) -> bool:
         try:

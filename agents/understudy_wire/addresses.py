@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import lru_cache
 
 EVERY = "::"
 """Every address of this host: of IPv6 and IPv4, or of IPv4 alone where the kernel has no IPv6."""
+
+
+def is_every(host: str) -> bool:
+    """True for an address that a server binds to be reached at all of its host's."""
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def bound(host: str, port: int, reuse: bool = True) -> socket.socket:
@@ -32,6 +41,7 @@ def bound(host: str, port: int, reuse: bool = True) -> socket.socket:
     return found
 
 
+@lru_cache(maxsize=32_768)  # each request asks several times for that of its sender
 def canonical(address: str) -> str:
     """One spelling of each address. An IPv4 address within IPv6, as a socket of both shows it, is that IPv4 address;
     what is no address stays.

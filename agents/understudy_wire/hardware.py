@@ -182,10 +182,11 @@ class Stuck(WireEnum):
     KILLED = "killed"  # or exits, and has not ended
     WAITING = "waiting"  # in the kernel, without a context switch
     ZOMBIE = "zombie"  # its first thread has ended, and others have not
+    LEFT = "left"  # in the cgroup of a job of Slurm of which no slurmstepd runs on this node
 
 
 class StuckProcess(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that has a GPU open and neither ends nor continues."""
+    """A process that has a GPU open and neither ends nor continues, or that its job has left behind."""
 
     pid: Count
     user_id: Size

@@ -26,7 +26,8 @@ from msgspec import Meta
 from understudy_wire.facts import Fact, KernelLogPolicy, ShardFile
 from understudy_wire.files import FileResult, FileTask
 from understudy_wire.hardware import STUCK_PROCESSES_MAX, Gpu, Host, Part, Port, StuckProcess
-from understudy_wire.ranks import ComputeTestOrder, JobNote, ProgramFiles, RankWindow, SaveOrder
+from understudy_wire.leader import LEADERS_PER_REPORT_MAX, HeardLeader
+from understudy_wire.ranks import ComputeTestOrder, HangQuestion, JobNote, ProgramFiles, RankWindow, SaveOrder
 from understudy_wire.values import Count, Duration, Label, Measure, Name, Size, Step, Text, Time, UserId, WorldSize
 
 RELEASE = metadata.version("slurm-understudy")
@@ -124,6 +125,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: Annotated[list[StuckProcess], Meta(max_length=STUCK_PROCESSES_MAX)] = []  # the longest stuck first
     programs: Annotated[list[ProgramFiles], Meta(max_length=PROGRAMS_PER_NODE_MAX)] | None = None
     """Programs of the ranks 0 on this node. None: as they were reported before; all are reported every few minutes."""
+    leaders: Annotated[list[HeardLeader], Meta(max_length=LEADERS_PER_REPORT_MAX)] = []
+    """Control planes that answered this agent within the last minute, first the one that it follows."""
+    looks: bool = False  # it only asks who leads: nothing else of this report counts
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -138,6 +142,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs_over: list[KeptJob] = []  # of those whose parts its keeper holds: they have ended for good
     compute_tests: list[ComputeTestOrder] = []  # for ranks of this node that have not ended the step
     job_notes: list[JobNote] = []  # for ranks 0 on this node, again with each answer
+    hang_questions: list[HangQuestion] = []  # for ranks on this node, again with each answer
 
 
 class RestorePoint(msgspec.Struct, frozen=True, omit_defaults=True):

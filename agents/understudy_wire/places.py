@@ -22,3 +22,6 @@ class Place(NamedTuple):
         """
         number, known = self.step - self.count_from, before.step - before.count_from
         return self.count_from > before.count_from and abs(number - known) <= max(number, known) // ABOUT
+
+
+NOWHERE = Place()

@@ -10,6 +10,8 @@ from msgspec import Meta
 from understudy_wire.values import (
     CollectiveName,
     Count,
+    Duration,
+    Label,
     Line,
     PackedProgram,
     Section,
@@ -109,6 +111,17 @@ class JobNote(OfAttempt, frozen=True, omit_defaults=True, tag="job_note"):
     text: str
 
 
+NCCL_ASKED_MAX = 3
+"""Most nodes of a gang whose agent asks NCCL. One rank gathers the answers of all, and may be the one that hangs."""
+
+
+class HangQuestion(OfAttempt, frozen=True, omit_defaults=True, tag="hang_question"):
+    """The gang stands still and is about to be restarted: each rank of this attempt shows its flight recorder."""
+
+    nccl_ranks: Annotated[tuple[Count, ...], Meta(max_length=NCCL_ASKED_MAX)] = ()
+    """The agents of these ranks ask NCCL as well."""
+
+
 class SavesFollowed(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a rank knows of the orders to save, where its training asks for them."""
 
@@ -129,6 +142,92 @@ class Transfers(msgspec.Struct, frozen=True):
 
     peer: Count  # its rank
     seconds: list[float]
+
+
+class ProcessState(WireEnum):
+    """What the kernel shows of a rank's main thread."""
+
+    UNKNOWN = "unknown"
+    RUNS = "runs"
+    SLEEPS = "sleeps"
+    BLOCKED = "blocked"  # inside the kernel, where no signal ends it
+    STOPPED = "stopped"  # by a signal
+    TRACED = "traced"  # by a debugger
+    GONE = "gone"  # it has ended
+
+
+class ProcessNow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A rank's process, while it finishes no step."""
+
+    state: ProcessState
+    idle_seconds: Duration = 0.0  # since it last computed, read or wrote, as far as the agent has looked
+
+
+RECORDED_GROUPS_MAX = 6
+RECORDED_PEERS_MAX = 4
+RECORDED_RECENT_MAX = 3
+RECORDED_NAME_CHARACTERS_MAX = 48
+RECORDED_WHAT_CHARACTERS_MAX = 64
+RECORDERS_PER_REPORT_MAX = 32
+
+_Recorded = r"\A[!#-\[\]-~ ]*\Z"
+"""ASCII without what JSON escapes: as many bytes as characters."""
+RecordedName = Annotated[str, Meta(max_length=RECORDED_NAME_CHARACTERS_MAX, pattern=_Recorded)]
+RecordedWhat = Annotated[str, Meta(max_length=RECORDED_WHAT_CHARACTERS_MAX, pattern=_Recorded)]
+
+
+class Entered(msgspec.Struct, frozen=True):
+    number: Size
+    what: RecordedWhat  # operation, sizes and types, as far as they must be alike on all ranks
+
+
+class GroupPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a rank has come with the collectives of one process group, as PyTorch's flight recorder numbers them."""
+
+    group: RecordedName
+    last: Size  # that it entered, or put into its GPU's queue; 0: none
+    open: Size = 0  # the first that is not over; 0: all are
+    recent: Annotated[list[Entered], Meta(max_length=RECORDED_RECENT_MAX)] = []  # up to that one; else the last
+    begun: bool = False  # its GPU has begun it, as far as the recorder notes that
+
+
+class Recorder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a rank's flight recorder shows while no step ends."""
+
+    groups: Annotated[list[GroupPlace], Meta(max_length=RECORDED_GROUPS_MAX)] = []  # none: it has no recorder
+    peers: Annotated[list[Count], Meta(max_length=RECORDED_PEERS_MAX)] = []  # ranks of transfers that are not over
+    still: bool = False  # the same as a look before
+
+
+NCCL_COMMUNICATORS_MAX = 6
+NCCL_RANKS_MAX = 16
+
+
+NcclRanks = Annotated[list[Count], Meta(max_length=NCCL_RANKS_MAX)]
+
+
+class NcclCommunicator(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of which ranks do not answer, or have begun fewer operations than others. Ranks are those of the gang; there
+    are none where they are too many, or where it is not known which they are.
+    """
+
+    name: RecordedName
+    size: Count
+    missing: NcclRanks = []  # whose process NCCL's own network does not reach
+    missing_count: Count = 0
+    behind: NcclRanks = []  # that have begun fewer operations; transfers are not counted
+    behind_count: Count = 0
+    what: RecordedWhat = ""  # the operation, how many the last ranks have begun, and how many the first
+
+
+class NcclSeen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What NCCL's RAS knows of all ranks of a gang, as one of its processes answers."""
+
+    version: Label
+    count: Count  # of communicators
+    communicators: Annotated[list[NcclCommunicator], Meta(max_length=NCCL_COMMUNICATORS_MAX)] = []  # the largest first
+    checked: bool = False  # the numbers of this node's ranks are right by their pids
+    still: bool = False  # the same as an answer some seconds before
 
 
 class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -162,6 +261,9 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     saves: SavesFollowed | None = None  # None: the training does not ask
     transfers: Annotated[list[Transfers], Meta(max_length=PEERS_MAX)] = []  # with single peers; empty: not known
     ended: bool = False  # its process has ended, or reports no more
+    recorder: Recorder | None = None  # while no step ends; None: not reported
+    process: ProcessNow | None = None  # the same
+    nccl: NcclSeen | None = None  # the same, where its agent was asked for it
 
 
 class ProgramFiles(msgspec.Struct, frozen=True):

@@ -1,11 +1,12 @@
-"""Requests to one control plane, and what can go wrong with them."""
+"""Requests to the control plane that leads, and what can go wrong with them."""
 
 from __future__ import annotations
 
 import json
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,9 @@ from understudy_client.munge import MungeAuth
 
 SILENCE_SECONDS_MAX = 45.0
 """Longest silence of a stream of events. The control plane sends something every 15 seconds."""
+
+PROMPT_SECONDS = 1.0
+"""Time in which each of several control planes answers whether it leads: a host may be gone, or its process frozen."""
 
 PAGE_RECORDS_MAX = 1000
 UNAVAILABLE = (502, 503, 504)
@@ -72,17 +76,20 @@ class Client:
         timeout_seconds: float = 10.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """A user without a token proves by MUNGE who they are, if the control plane asks for one. `transport` carries
+        """`url`: addresses of several control planes have commas between them.
+
+        A user without a token proves by MUNGE who they are, if the control plane asks for one. `transport` carries
         the requests instead of the network. `certificate`: this client's own, and its key; None: the key is in the
         same file.
         """
-        self.url = url.rstrip("/")
-        self._munge = None if token else MungeAuth(self.url)
+        self._urls = [one.strip().rstrip("/") for one in url.split(",")]
+        self._leads = self._urls[0] if len(self._urls) == 1 else ""
+        self._munge = None if token else MungeAuth()
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=self._munge,
             timeout=timeout_seconds,
-            verify=_certificates(self.url, ca_file, certificate),
+            verify=_certificates(self._urls, ca_file, certificate),
             trust_env=False,
             transport=transport,
         )
@@ -125,7 +132,7 @@ class Client:
 
     def lines(self, path: str, parameters: Fields, headers: dict[str, str]) -> Iterator[str]:
         """Lines of a stream until it ends."""
-        address = self.url + path
+        address = self._leader() + path
         usual = self._http.timeout
         silence = httpx.Timeout(usual.connect, read=SILENCE_SECONDS_MAX, write=usual.write, pool=usual.pool)
         try:
@@ -136,6 +143,37 @@ class Client:
                 yield from response.iter_lines()
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise self._unreachable(error) from error
+
+    def _leader(self) -> str:
+        """Address of the control plane that leads. One that stands by refuses the connection."""
+        self._leads = self._leads or self._found()
+        return self._leads
+
+    def _found(self) -> str:
+        answering: list[str] = []
+        for url in self._urls:
+            with suppress(httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+                answer = self._http.get(f"{url}/readyz", timeout=PROMPT_SECONDS, auth=None)
+                if answer.is_success:
+                    return url
+                answering.append(url)
+        return next(iter(answering), self._urls[0])
+
+    def _look_again(self) -> None:
+        """Another one may lead by the next request."""
+        if len(self._urls) > 1:
+            self._leads = ""
+
+    def _send_to_leader(self, made: Callable[[str], httpx.Request]) -> httpx.Response:
+        """Sends it again where the one that led before did not receive it, and another one leads."""
+        led = self._leads
+        try:
+            return self._send(made(self._leader()))
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            self._look_again()
+            if not led or self._leader() == led:
+                raise
+            return self._send(made(self._leader()))
 
     def _send(self, request: httpx.Request) -> httpx.Response:
         """Repeats it while the control plane refuses it because there are too many, such as one for each node."""
@@ -149,13 +187,16 @@ class Client:
 
     def _send_checked(self, method: str, path: str, parameters: Fields, body: Fields | None = None) -> httpx.Response:
         """Parameters that are None are left out. A refusal is raised."""
-        address, given = self.url + path, _given(parameters)
+        given = _given(parameters) or None
         try:
-            response = self._send(self._http.build_request(method, address, params=given or None, json=body))
+            response = self._send_to_leader(
+                lambda url: self._http.build_request(method, url + path, params=given, json=body)
+            )
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host such as "a..b"
             raise self._unreachable(error) from error
         if response.is_error:
-            raise _refusal(address, response, self._munge.problem if self._munge else "")
+            self._look_again()
+            raise _refusal(str(response.url).partition("?")[0], response, self._munge.problem if self._munge else "")
         return response
 
     def _record(self, response: httpx.Response) -> Record:
@@ -165,10 +206,21 @@ class Client:
             raise UnreadableError(f"{response.url}: the answer cannot be read: {error}; {OTHER_RELEASE}") from error
 
     def _unreachable(self, error: Exception) -> UnreachableError:
+        url = self._leads or self._urls[0]
+        self._look_again()
         remedy = "check that `understudy serve` runs there, or name another URL with --url or UNDERSTUDY_URL"
-        if "WRONG_VERSION_NUMBER" in str(error):
+        cause = str(error)
+        if "WRONG_VERSION_NUMBER" in cause or "RECORD_LAYER_FAILURE" in cause:
             remedy = "it speaks no TLS: its URL begins with http://, until server.tls_certificate is set there"
-        return UnreachableError(f"{self.url}: no answer: {error}; {remedy}")
+        elif "CERTIFICATE_VERIFY_FAILED" in cause and ("mismatch" in cause or "not valid for" in cause):
+            remedy = "its certificate is for another name: use that name in the URL (--url or UNDERSTUDY_URL)"
+        elif "CERTIFICATE_VERIFY_FAILED" in cause:
+            remedy = (
+                "no certificate that you trust has signed its own: name the site's with --ca-file or UNDERSTUDY_CA_FILE"
+            )
+        elif url.startswith("http://") and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+            remedy = "it may speak TLS: then its URL begins with https://"
+        return UnreachableError(f"{', '.join(self._urls)}: no answer: {error}; {remedy}")
 
 
 @dataclass
@@ -228,6 +280,9 @@ def _refusal(address: str, response: httpx.Response, munge: str) -> ClientError:
         detail, hint = str(problem["detail"]), str(problem.get("hint", ""))
     except (ValueError, UnreadableError):
         detail, hint = f"HTTP {response.status_code} {response.text[:200]}", "check the URL"
+        if response.text.lstrip()[:1] == "<":
+            detail = f"HTTP {response.status_code}, and a page for browsers"
+            hint = "the URL of the control plane has no path, as in http://head1:7117 (--url or UNDERSTUDY_URL)"
     of_munge = f"by MUNGE: {munge}" if munge and response.status_code == httpx.codes.UNAUTHORIZED else ""
     message = "; ".join(filter(None, (f"{address}: {detail}", hint, of_munge)))
     unavailable = response.status_code in UNAVAILABLE
@@ -235,11 +290,11 @@ def _refusal(address: str, response: httpx.Response, munge: str) -> ClientError:
 
 
 def _certificates(
-    url: str, ca_file: Path | None, certificate: tuple[Path, Path | None] | None
+    urls: Sequence[str], ca_file: Path | None, certificate: tuple[Path, Path | None] | None
 ) -> ssl.SSLContext | bool:
     """What the control plane's certificate is held against, and the client's own; True: the system's certificates."""
     if ca_file is None and certificate is None:
-        return url.startswith("https")
+        return any(url.startswith("https") for url in urls)
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:

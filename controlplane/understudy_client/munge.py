@@ -26,9 +26,8 @@ class MungeAuth(httpx.Auth):
     requests alone: a stream of events has no end.
     """
 
-    def __init__(self, url: str, socket: Path | None = None) -> None:
-        """`url`: of the control plane. `socket`: of munged; without it MUNGE's own default."""
-        self._url = url
+    def __init__(self, socket: Path | None = None) -> None:
+        """`socket`: of munged; without it MUNGE's own default."""
         self._socket = socket
         self._token = ""
         self.problem = ""
@@ -42,21 +41,22 @@ class MungeAuth(httpx.Auth):
             return
         request.headers.pop("Authorization", None)
         try:
-            self._token = yield from self._ask()
+            base, _, _ = str(request.url).partition("/v1/")
+            self._token = yield from self._ask(base)
         except _NoToken as error:
             self._token, self.problem = "", str(error)
         else:
             request.headers["Authorization"] = f"Bearer {self._token}"
         yield request
 
-    def _ask(self) -> Generator[httpx.Request, httpx.Response, str]:
+    def _ask(self, base: str) -> Generator[httpx.Request, httpx.Response, str]:
         """Raises _NoToken."""
-        response = yield httpx.Request("GET", f"{self._url}/v1/challenge")
+        response = yield httpx.Request("GET", f"{base}/v1/challenge")
         challenge = _field(response, "challenge")
         server = _server_of(response)
         credential = self._sign(f"understudy user token\n{server}\n{challenge}".encode())
         asked = {"challenge": challenge, "server": server, "credential": credential}
-        response = yield httpx.Request("POST", f"{self._url}/v1/user-token", json=asked)
+        response = yield httpx.Request("POST", f"{base}/v1/user-token", json=asked)
         return _field(response, "token")
 
     def _sign(self, claim: bytes) -> str:

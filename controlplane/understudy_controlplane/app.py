@@ -7,15 +7,17 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
-from understudy_controlplane.access.addresses import NodeAddresses
+from understudy_controlplane.access.addresses import NodeAddresses, NotReadYet
 from understudy_controlplane.access.admission import Admission, Denied
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, Munge
@@ -58,25 +60,29 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.config.current import ConfigFile, CurrentConfig
 from understudy_controlplane.dashboard.live import LiveViews
 from understudy_controlplane.dashboard.routes import dashboard_router
+from understudy_controlplane.decide.leadership import AGENTS_SECONDS
+from understudy_controlplane.fleet.holder import Leading
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.slurm import SlurmNode
-from understudy_controlplane.ingest.answers import refuse, refuse_denied
+from understudy_controlplane.ingest.answers import refuse, refuse_denied, refuse_for_error, refuse_http_error
 from understudy_controlplane.ingest.launchers import launchers_router
 from understudy_controlplane.ingest.node_token_notes import NodeTokenNotes
 from understudy_controlplane.ingest.node_tokens import NodeTokenDependencies, node_tokens_router
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Refusals
-from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
+from understudy_controlplane.ingest.reports import ReportDependencies, ReportsRoute, restore_points_router
 from understudy_controlplane.ingest.site_signals import SignalDependencies, site_signals_router
 from understudy_controlplane.ingest.soon_readings import SoonReadings
 from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.live.launchers import Launchers
+from understudy_controlplane.live.leaders import Leaders
 from understudy_controlplane.live.telemetry import Telemetry
 from understudy_controlplane.loop import Loop
 from understudy_controlplane.notify.notifier import Notifier
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.observe.sources import Sources
+from understudy_controlplane.provider.watch import ProviderWatch
 from understudy_controlplane.pruner import Pruner
 from understudy_controlplane.recover.checkpoint_work import HEARD_SECONDS_MAX, Nodes
 from understudy_controlplane.recover.copier import Copier
@@ -95,6 +101,7 @@ from understudy_controlplane.store.audit import AuditStore
 from understudy_controlplane.store.database import open_database, open_reader
 from understudy_controlplane.store.database_lock import Alone, Lead
 from understudy_controlplane.store.events import EventStore
+from understudy_controlplane.store.holder import leader
 from understudy_controlplane.store.queries import Queries
 from understudy_controlplane.store.report import ReportStore
 from understudy_controlplane.store.retention import RetentionStore
@@ -190,6 +197,28 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
+class WitnessedLead:
+    """The lead, until most agents report that another control plane leads."""
+
+    own: Lead
+    leaders: Leaders
+    clock: Clock
+
+    def check(self) -> None:
+        self.own.check()
+
+    def objection(self) -> str:
+        other = self.leaders.other(self.clock.monotonic())
+        return self.own.objection() or (other.words if other is not None and other.is_believed else "")
+
+    def is_cut_off(self) -> bool:
+        return self.own.is_cut_off()
+
+    def leading(self) -> Leading | None:
+        return self.own.leading()
+
+
+@dataclass(frozen=True, slots=True)
 class Core:
     """The control plane without its routes."""
 
@@ -206,8 +235,11 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
     """Raises SQLAlchemyError. Nothing runs yet."""
     clock = outside.clock
     stores = outside.make_stores(engine)
-    telemetry = Telemetry()
-    telemetry.know(stores.fleet.nodes())
+    telemetry = Telemetry(leader(engine, outside.term, clock.now()))
+    outside = replace(outside, lead=WitnessedLead(outside.lead, telemetry.leaders, clock))
+    records, seen_since = stores.fleet.nodes(), clock.now() - AGENTS_SECONDS
+    telemetry.know(records)
+    telemetry.leaders.before = sum((one.agent_seen_at or 0.0) > seen_since for one in records.values())
     cluster, current = config.cluster, CurrentConfig(config, outside.config_file)
     directory = JobDirectory(lambda job_ids: stores.fleet.known_jobs(cluster, job_ids))
     launchers = Launchers(stores.launches.gangs(cluster))
@@ -241,7 +273,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         look_sizes=restore_points.look_sizes,
         line=restore_points.line,
         note_run=restore_points.note_run,
-        file_task=file_tasks.task,
+        file_task=lambda node: None if outside.lead.objection() else file_tasks.task(node),
         take_file_result=file_tasks.take,
         checkpoints_deleted=restore_points.forget,
         unfit=loop.verdicts.unfit,
@@ -284,13 +316,20 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
         ReportWriter(reads, notifier.add),
         audit,
     ]
+    watched = ProviderWatch(stores.signals, stores.tickets, current, loop.pulse, clock, loop.wake)
+    parts += [watched]
     parts += [AuditSyslog(engine, send_to_syslog, clock)] if config.server.audit_to_syslog else []
 
     cluster, limits = config.cluster, config.limits  # the routes keep no section that can be reloaded
 
+    def outermost(app: ASGIApp) -> ASGIApp:
+        app = ReportsRoute(app, core.reports, admission)
+        return RequestLimits(app, limits, core.reports.refusals, admission.sender)
+
     @functools.cache
     def make_app() -> FastAPI:
-        app = FastAPI(
+        app = Site(
+            outermost,
             title="Understudy",
             redirect_slashes=False,  # it would send a client to whatever host its request names
             lifespan=_lifespan(parts, engine, reads, admission, outside.stopping),
@@ -298,13 +337,12 @@ def compose(config: Config, outside: Outside) -> ControlPlane:
             redoc_url=None,
             openapi_url=None,
         )
-        app.add_middleware(RequestLimits, limits=limits, refusals=core.reports.refusals, sender_of=admission.sender)
         app.add_exception_handler(ClientDisconnect, _client_gone)
         app.add_exception_handler(Denied, refuse_denied)
         app.add_exception_handler(HTTPException, _refuse_request)
         app.add_exception_handler(Exception, _refuse_for_error)
         app.add_exception_handler(RequestValidationError, _refuse_request)
-        app.include_router(reports_router(core.reports, admission))
+        app.include_router(restore_points_router(core.reports, admission))
         addresses = _addresses(current, loop, clock)
         of_nodes = NodeTokenDependencies(cluster, challenges, decode, addresses, tokens, admission, clock, notes)
         app.include_router(node_tokens_router(of_nodes))
@@ -369,6 +407,17 @@ def _add_pages_of_browsers(
     app.include_router(dashboard_router(reads, live_views, deps.admission))
 
 
+class Site(FastAPI):
+    """The framework behind what every request passes: its own middleware costs each report a tenth of its time."""
+
+    def __init__(self, outermost: Callable[[ASGIApp], ASGIApp], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._outermost = outermost
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return self._outermost(super().build_middleware_stack())
+
+
 async def _client_gone(_request: Request, _error: Exception) -> Response:
     """The connection ended before the request had arrived: no one reads this."""
     return Response(status_code=400)
@@ -377,7 +426,9 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
 def _addresses(current: CurrentConfig, loop: Loop, clock: Clock) -> NodeAddresses:
     def of_slurm(node: str) -> str | None:
         snapshot = loop.pulse.snapshot
-        known = snapshot.nodes.get(node) if snapshot else None
+        if snapshot is None:
+            raise NotReadYet
+        known = snapshot.nodes.get(node)
         return known.slurm.address if known and known.slurm else None
 
     def nodes() -> Iterable[str]:
@@ -387,9 +438,8 @@ def _addresses(current: CurrentConfig, loop: Loop, clock: Clock) -> NodeAddresse
     return NodeAddresses(of_slurm, lambda: current.config.server.node_addresses, clock, nodes=nodes)
 
 
-async def _refuse_for_error(_request: Request, _error: Exception) -> Response:
-    """The server logs it, with its traceback."""
-    return refuse(500, "the control plane failed to carry out the request", "its log names the cause")
+async def _refuse_for_error(_request: Request, error: Exception) -> Response:
+    return refuse_for_error(error)
 
 
 def _open_to_all(config: Config) -> set[Permission]:
@@ -428,12 +478,9 @@ async def _refuse_request(_request: Request, error: Exception) -> Response:
             f"{'.'.join(str(part) for part in one['loc'][1:])}: {_cause(one['msg'])}"  # the first is "query" or "path"
             for one in error.errors()
         )
-        return refuse(422, "; ".join(problems), "docs/api.md lists the parameters")
+        return refuse(422, "; ".join(problems), "`understudy help api` lists the parameters")
     assert isinstance(error, HTTPException)
-    hint = "docs/api.md lists the routes and their parameters"
-    refusal = refuse(error.status_code, str(error.detail), hint)
-    refusal.headers.update(error.headers or {})
-    return refusal
+    return refuse_http_error(error)
 
 
 def _cause(message: str) -> str:
@@ -497,7 +544,7 @@ def _saves(telemetry: Telemetry, stores: Stores, current: CurrentConfig, outside
     return Saves(telemetry.saves, stores.requests, stores.checkpoints, reports, current, outside.clock)
 
 
-Part = Loop | Pruner | FileTasks | Notifier | ReportWriter | AuditWriter | AuditSyslog
+Part = Loop | Pruner | FileTasks | Notifier | ReportWriter | AuditWriter | ProviderWatch | AuditSyslog
 """What runs on a thread of its own."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
@@ -12,21 +12,28 @@ import structlog
 from understudy_controlplane.decide.leadership import (
     LEASE_SECONDS,
     LOOP_SECONDS,
+    MISSED_SECONDS,
     RENEWAL_SECONDS,
+    SETTLED_SECONDS,
+    UNABLE_LOOKS,
     Lead,
     Lease,
     Sighting,
     look,
     stance,
 )
+from understudy_controlplane.fleet.holder import Leading, Standby
 from understudy_controlplane.store.database import AddressError, StoreError, open_database
 from understudy_controlplane.store.database_lock import DatabaseTaken
-from understudy_controlplane.store.holder import HolderSession
+from understudy_controlplane.store.holder import LEADER, HolderSession, shown
 
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.25
 RECONNECT_SECONDS = 1.0
+
+STOP_SECONDS = 5.0
+"""A control plane that is to hand the lead over and has not ended by then renews it no more: its server may hang."""
 
 
 def boottime() -> float:
@@ -37,13 +44,24 @@ def boottime() -> float:
 class Leadership:
     """`wait` first. After it a thread renews the lease until `give_up`, or until another control plane leads."""
 
-    def __init__(self, url: str, by: str, now: Callable[[], float] = boottime) -> None:
+    settled_seconds = SETTLED_SECONDS
+
+    def __init__(
+        self, url: str, by: str, now: Callable[[], float] = boottime, unable: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`unable`: why it could not work if it led, while it stands by; empty: it could."""
+        self.handed_over = ""  # why
+        self._unable = unable
+        self._led_from = 0.0
+        self._unable_looks = 0
+        self._renews_until = float("inf")
         self._url = url
         self._by = by
         self._now = now
         self._session: HolderSession | None = None
         self._locked = True
         self._lease = Lease(0, float("-inf"), 0.0)
+        self._leading = Leading(by, 0, 0.0, 0.0, {})
         self._problem = ""
         self._taken = False
         self._over = threading.Event()
@@ -52,6 +70,7 @@ class Leadership:
         self._seen_turns = (0, float("inf"))
         self._begins: Callable[[], None] = lambda: None
         self._on_lost: Callable[[], None] = lambda: None
+        self._missing: Callable[[], str] = lambda: ""
 
     @property
     def taken(self) -> bool:
@@ -71,15 +90,21 @@ class Leadership:
             pause = POLL_SECONDS
             try:
                 session = self._session or self._connect()
-                ended = session.take_lock()
-                seen = look(seen, session.holder(), self._now())
+                foreign = session.foreign_revision()
+                unable = self._unable()
+                session.show_able(not foreign and not unable)
+                if foreign:  # it would end the leader that can use it
+                    note(f"stands by: another release has upgraded the database ({foreign}): install that one here")
+                    continue
+                ended = (not unable or not _any_able(session.standbys().values())) and session.take_lock()
+                before, seen = seen, look(seen, session.holder(), self._now())
+                self._note_leader(before, seen)
                 found = stance(seen, self._now(), session_ended=ended)
                 if isinstance(found, Lead) and self._take(session, seen, found, is_over, locked=ended):
-                    self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
-                    self._keeper.start()
+                    self._begin_to_keep()
                     return True
                 self._begins = lambda: note("takes the lead")
-                note(self._waits_for(seen))
+                note(f"{self._waits_for(seen)}{f'; it is passed no lead: {unable}' if unable else ''}")
             except AddressError:
                 raise  # a URL that is wrong: waiting does not help
             except StoreError as error:
@@ -89,14 +114,25 @@ class Leadership:
         self._disconnect()
         return False
 
+    def _note_leader(self, before: Sighting | None, seen: Sighting) -> None:
+        """One that renews while this one waits is the other of two, and no earlier address of the only one."""
+        if before is None or seen is before or before.holder is None or before.holder.url == self._by:
+            return
+        seen_at = {**self._leading.seen_at, shown(before.holder.url): time.time()}
+        self._leading = replace(self._leading, seen_at=seen_at)
+
     def _waits_for(self, seen: Sighting) -> str:
         if seen.holder is not None and seen.holder.url == self._by:
             return "waits until the session of this host's last control plane has ended"
         return f"stands by: {seen.holder.url if seen.holder else 'another control plane'} leads"
 
-    def follow(self, turns: Callable[[], int], on_lost: Callable[[], None]) -> None:
-        """The lease is renewed only while the loop turns, from now on. `on_lost` ends the process."""
-        self._turns, self._on_lost, self._begins = turns, on_lost, lambda: None
+    def follow(
+        self, turns: Callable[[], int], on_lost: Callable[[], None], missing: Callable[[], str] = lambda: ""
+    ) -> None:
+        """The lease is renewed only while the loop turns, from now on. `on_lost` ends the process, also where it is to
+        hand the lead over. `missing`: what this control plane needs for its work and does not reach; empty: nothing.
+        """
+        self._turns, self._on_lost, self._begins, self._missing = turns, on_lost, lambda: None, missing
         self._seen_turns = (turns(), self._now())
 
     def check(self) -> None:
@@ -113,23 +149,33 @@ class Leadership:
     def is_cut_off(self) -> bool:
         return self._taken or self._lease.is_cut_off(self._now())
 
-    def give_up(self, *, idle: bool) -> None:
-        """`idle`: no call to Slurm is under way, so the next one need not wait for its end."""
+    def leading(self) -> Leading:
+        return self._leading
+
+    def _end_changes(self) -> bool:
+        """Nothing may be changed in Slurm from now on. False: it waits for the database; the lease ends soon."""
         self._over.set()
         if self._keeper is not None:
             self._keeper.join(LEASE_SECONDS)
-            if self._keeper.is_alive():  # it waits for the database
-                return
-        term, self._lease = self._lease.term, replace(self._lease, renewed_at=float("-inf"))
+            if self._keeper.is_alive():
+                return False
+        self._lease = replace(self._lease, renewed_at=float("-inf"))
+        return True
+
+    def give_up(self, calls_end: Callable[[], bool] = lambda: True) -> None:
+        """`calls_end`: waits for the calls to Slurm that are under way. True: the next one need not wait for them."""
+        if not self._end_changes():
+            return
+        idle = calls_end()
         try:
             if self._session is not None and idle and not self._taken:
-                self._session.give_up(term)
+                self._session.give_up(self._lease.term)
         except StoreError as error:
             log.warning("lead_not_given_up", error=str(error), remedy="the next leader waits until the lease is over")
         self._disconnect()
 
-    def _connect(self) -> HolderSession:
-        self._session = HolderSession(self._url, self._by)
+    def _connect(self, name: str = "") -> HolderSession:
+        self._session = HolderSession(self._url, self._by, name)
         return self._session
 
     def _disconnect(self) -> None:
@@ -150,10 +196,17 @@ class Leadership:
         while not (session.end_older(term) and (locked or session.take_lock())):
             begun = self._now()
             if not session.renew(term) or is_over(POLL_SECONDS / 10):
+                self._disconnect()  # it has the name of a leader's
                 return False
         self._lease = Lease(term, begun, found.calls_from)
+        self._led_from = begun
+        self._leading = replace(self._leading, term=term, since=time.time(), looked_at=time.time())
         log.info("lead_taken", term=term, waits_seconds=round(max(found.calls_from - begun, 0.0), 1))
         return True
+
+    def _begin_to_keep(self) -> None:
+        self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._keeper.start()
 
     def _keep(self) -> None:
         begun = self._now()
@@ -161,16 +214,24 @@ class Leadership:
             begun = self._now()
             self._begins()
             try:
-                if self._loop_turns():
+                if self._loop_turns() and begun < self._renews_until:
                     self._renew()
                 self._problem = ""
             except DatabaseTaken:
                 self._taken = True
                 self._on_lost()
                 return
-            except Exception as error:  # noqa: BLE001 - without this thread the process would be of no more use
-                self._problem = f"the database does not confirm that this control plane leads: {error}"
-                self._disconnect()
+            except StoreError as error:
+                self._fails(f"the database does not confirm that this control plane leads: {error}")
+            except Exception as error:
+                if self._fails(f"an error of the control plane keeps it from renewing its lease: {error!r}"):
+                    log.exception("lease_not_renewed")
+
+    def _fails(self, problem: str) -> bool:
+        """True if this is news. Without this thread the process would be of no more use: it goes on."""
+        is_new, self._problem = problem != self._problem, problem
+        self._disconnect()
+        return is_new
 
     def _loop_turns(self) -> bool:
         turns, now = self._turns(), self._now()
@@ -181,10 +242,29 @@ class Leadership:
     def _renew(self) -> None:
         session, begun = self._session, self._now()
         if session is None:
-            session = self._connect()
+            session = self._connect(LEADER)
             self._locked = False
         if not session.renew(self._lease.term):
             raise DatabaseTaken
         self._lease = replace(self._lease, renewed_at=begun)
         # The server may keep a session that was lost for a while, with its lock. The term alone protects.
         self._locked = self._locked or session.take_lock()
+        now = time.time()
+        standbys = session.standbys()
+        seen_at = {name: now - one.silent_seconds for name, one in standbys.items()}
+        self._leading = replace(self._leading, looked_at=now, seen_at={**self._leading.seen_at, **seen_at})
+        self._look_at_own_work(standbys.values())
+
+    def _look_at_own_work(self, standbys: Iterable[Standby]) -> None:
+        """Passes the lead on where this control plane cannot work and a standby can."""
+        missing, now = self._missing(), self._now()
+        self._unable_looks = self._unable_looks + 1 if missing and _any_able(standbys) else 0
+        if self.handed_over or self._unable_looks < UNABLE_LOOKS or now - self._led_from < self.settled_seconds:
+            return
+        self.handed_over, self._renews_until = missing, now + STOP_SECONDS
+        log.warning("lead_handed_over", reason=missing)
+        self._on_lost()
+
+
+def _any_able(standbys: Iterable[Standby]) -> bool:
+    return any(one.able and one.silent_seconds < MISSED_SECONDS for one in standbys)

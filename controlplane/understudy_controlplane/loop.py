@@ -19,7 +19,9 @@ from understudy_controlplane.agent_recorder import AgentRecorder
 from understudy_controlplane.clock import JUMP_SECONDS, Clock, ClockWatch
 from understudy_controlplane.config import Mode
 from understudy_controlplane.config.current import CurrentConfig
+from understudy_controlplane.decide.approvals import unnoted
 from understudy_controlplane.decide.failures import Failures, failed_decisions
+from understudy_controlplane.decide.hangs import questions
 from understudy_controlplane.decide.incidents import incident_news, with_fabric
 from understudy_controlplane.decide.job_notes import job_notes
 from understudy_controlplane.decide.judge import judge
@@ -47,6 +49,7 @@ from understudy_controlplane.recover.compute_tests import ComputeTests
 from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.recover.saves import Saves
 from understudy_controlplane.slurm_recorder import SlurmRecorder
+from understudy_controlplane.store.database import StoreError, cause_of
 from understudy_controlplane.store.database_lock import DatabaseTaken, Lead
 from understudy_controlplane.store.stores import Stores
 from understudy_wire.stages import StageResult
@@ -108,6 +111,9 @@ class Loop:
             "stages": lambda snapshot, _: self._look_at_stages(snapshot),
             "saves": lambda snapshot, _: saves.tick(snapshot, self.pulse.meters),
             "compute_tests": compute_tests.tick,
+            "hang_questions": lambda snapshot, findings: telemetry.hang_questions.replace(
+                questions(snapshot, findings)
+            ),
             "job_notes": lambda snapshot, findings: telemetry.job_notes.replace(job_notes(snapshot, findings)),
         }
         """What a round does besides judging and recovering."""
@@ -144,8 +150,10 @@ class Loop:
                 break
             except Exception as error:
                 self.pulse.errors_total += 1
-                self.pulse.last_error = f"{type(error).__name__}: {error}"
-                log.exception("tick_failed")
+                failed = cause_of(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+                # The trace once for ticks that fail alike: a full disk needs no gigabytes of it.
+                log.exception("tick_failed", error=failed, exc_info=failed != self.pulse.last_error)
+                self.pulse.last_error = failed
             self.pulse.turns += 1
             self._wake.wait(RECOVERING_TICK_SECONDS if recovering else IDLE_TICK_SECONDS)
             self._wake.clear()
@@ -167,10 +175,6 @@ class Loop:
         self._stop.set()
         self._wake.set()
 
-    def is_idle(self) -> bool:
-        """True if no call to Slurm that changes something is under way."""
-        return self._runner.is_idle()
-
     def refuses_nodes(self) -> bool:
         """True if agents and launchers are to go to another control plane. What they report meanwhile is missed."""
         refuses = self._lead.is_cut_off()
@@ -190,7 +194,7 @@ class Loop:
         self._look_at_tickets(begun)
         snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
         noted = snapshot.operator.acting
-        if noted is None or (snapshot.mode is Mode.ACT) is not (noted.since is not None):
+        if noted is None or (snapshot.mode is Mode.ACT) is not (noted.since is not None) or unnoted(snapshot):
             self._note_mode(snapshot)
             snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
         if any(one.plan for one in decisions) and (snapshot.slurm.read_at or 0.0) < begun:
@@ -251,9 +255,9 @@ class Loop:
     def _may_act(self, snapshot: Snapshot) -> bool:
         """A recovery begun before stays where it is in mode observe, and is shown as running."""
         objection, before = self._lead.objection(), self.pulse.objection
-        self.pulse.objection = objection
+        self.pulse.objection, self.pulse.leading = objection, self._lead.leading()
         if objection and not before:
-            log.warning("changes_stopped", reason=objection, remedy="it goes on when the database confirms the lead")
+            log.warning("changes_stopped", reason=objection, remedy="it goes on by itself when that is over")
         elif before and not objection:
             log.info("changes_resumed")
         return snapshot.mode is not Mode.OBSERVE and not snapshot.slurm.error and not objection
@@ -262,8 +266,14 @@ class Loop:
         """What was known by then waits for an operator's approval. The first note finds a control plane that begins, or
         one that acted before there were notes.
         """
-        known = {} if snapshot.operator.acting is None else {one.id: one.rules for one in snapshot.incidents.values()}
-        self._stores.requests.note_acting(snapshot.mode is Mode.ACT, snapshot.now, known)
+        acts, noted = snapshot.mode is Mode.ACT, snapshot.operator.acting
+        if noted is not None and noted.since is not None and acts:
+            still = {one.id for one in snapshot.incidents.values()}
+            known = {number: rules for number, rules in noted.known.items() if number in still} | unnoted(snapshot)
+            self._stores.requests.note_acting(acts, noted.since, known)
+            return
+        known = {} if noted is None else {one.id: frozenset(one.rules) for one in snapshot.incidents.values()}
+        self._stores.requests.note_acting(acts, snapshot.now, known)
         log.info("mode_changed", mode=snapshot.mode.value)
 
     def _look_at_tickets(self, now: float) -> None:
@@ -343,11 +353,14 @@ class Loop:
         view = self.observer.read_slurm(slurm_age_max_seconds)
         if view is not None:
             self.pulse.meters.slurm_read_seconds.observe(self.pulse.slurm.seconds)
-            self._slurm_recorder.record(view)
+            self._slurm_recorder.record(view, self._turn)
         observation = self.observer.look(view)
         self.pulse.meters.note_kernel_events(observation.new_events, observation.snapshot.now)
         self._agent_recorder.record(observation)
         return observation.snapshot
+
+    def _turn(self) -> None:
+        self.pulse.turns += 1
 
     def _judge(self, slurm_age_max_seconds: float) -> tuple[Snapshot, list[Finding], list[Decision], Consequences]:
         snapshot = self.look(slurm_age_max_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import io
 import logging
@@ -25,8 +26,8 @@ import uvicorn
 from understudy_controlplane.api.connections import Connections
 from understudy_controlplane.api.server import Server as HttpServer
 from understudy_controlplane.api.tls import CertificateError, CertificateFiles, TlsServer
-from understudy_controlplane.app import LOOP_END_SECONDS, ControlPlane, Outside, compose
-from understudy_controlplane.config import Config, ConfigError, Limits, Server
+from understudy_controlplane.app import ControlPlane, Outside, compose
+from understudy_controlplane.config import Config, ConfigError, Limits, Server, load_config
 from understudy_controlplane.config.current import ConfigFile
 from understudy_controlplane.decide.leadership import CALL_SECONDS
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -34,12 +35,14 @@ from understudy_controlplane.heartbeat import Heartbeat
 from understudy_controlplane.lease import Leadership
 from understudy_controlplane.loop import Loop
 from understudy_controlplane.observe.slurmd_probe import slurmd_answers
+from understudy_controlplane.reach import Reach, SlurmReach, SlurmTrial
 from understudy_controlplane.slurm.choose import choose
-from understudy_controlplane.slurm.fenced import fenced
+from understudy_controlplane.slurm.fenced import Calls, fenced
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmMissing
 from understudy_controlplane.store.database import AddressError, StoreError, is_shared, without_secrets
 from understudy_controlplane.store.database_lock import DatabaseTaken, take_file
-from understudy_wire.addresses import EVERY, bound, with_port
+from understudy_wire.addresses import EVERY, bound, is_every, with_port
+from understudy_wire.leader import LEADER_HEADER, header_of
 from understudy_wire.systemd import ServiceManager
 
 OTHER_FILES = 256
@@ -49,6 +52,9 @@ HEARTBEAT_SECONDS = 1
 
 OPEN_SECONDS = 1800.0
 """Time for the database to open: after an upgrade a large one may need many minutes for its new schema."""
+
+HAND_OVER_SECONDS = 1.0
+"""The loop may wait for slurmctld. What it does later is refused."""
 
 SWITCH_SECONDS = 0.001
 """After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several
@@ -131,11 +137,11 @@ def tune_interpreter() -> None:
 
 
 def collect_rarely() -> None:
-    """Search all values for reference cycles rarely: each tick creates some hundred thousand for a large fleet, with
-    few cycles; with Python's defaults the search would walk all of them every other tick, and all routes would wait.
-    Among the newest the search is quick, and bounds what requests leave.
+    """Search for reference cycles rarely. A tick over a large fleet makes some hundred thousand values and hardly a
+    cycle, and frees them again by the next one: a search among the newest begins only where more are left than that, as
+    by requests that failed. What cycles keep until then is bounded: 100,000 values, of requests some tens of MiB.
     """
-    gc.set_threshold(10_000, 20, 200)
+    gc.set_threshold(100_000, 5, 40)
 
 
 def within_open_files(limits: Limits) -> Limits:
@@ -169,7 +175,7 @@ def compose_alone(config: Config, outside: Outside) -> ControlPlane:
 def address_of(config: Config) -> str:
     """How the other control planes, and people, are shown this one."""
     server = config.server
-    host = socket.gethostname() if server.host in ("", "0.0.0.0", EVERY) or server.is_local else server.host  # noqa: S104
+    host = socket.gethostname() if is_every(server.host) or server.is_local else server.host
     return with_port(host, server.port)
 
 
@@ -253,8 +259,9 @@ def server_of(
     config: Config,
     certificate: CertificateFiles | None,
     heartbeat: Heartbeat | None = None,
-    lead: Leadership | None = None,
+    hand_over: Callable[[], None] | None = None,
 ) -> uvicorn.Server:
+    own = control_plane.telemetry.leaders.own
     settings = uvicorn.Config(
         control_plane.app,
         ws="none",
@@ -267,6 +274,7 @@ def server_of(
         timeout_graceful_shutdown=5,
         ssl_certfile=certificate.certificate if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
+        headers=[(LEADER_HEADER, header_of(own.installation, own.term))],
     )
     refused = control_plane.loop.pulse.meters.connections_refused
     connections = Connections(within_open_files(config.limits), lambda cause: refused.labels(cause).inc())
@@ -274,25 +282,26 @@ def server_of(
     def stopping() -> None:
         """The next control plane leads while open requests are still answered."""
         control_plane.end_waits()
-        if lead is not None:
-            threading.Thread(target=hand_over, args=(control_plane.loop, lead), name="hand over").start()
+        if hand_over is not None:
+            threading.Thread(target=hand_over, name="hand over").start()
 
     if certificate is None:
         return HttpServer(settings, connections, stopping)
     return TlsServer(settings, connections, certificate, stopping)
 
 
-def hand_over(loop: Loop, lead: Leadership) -> None:
+def hand_over(loop: Loop, lead: Leadership, calls: Calls) -> None:
+    """The next one may work at once, unless a call of this one is still under way."""
     loop.stop()
-    loop.ended.wait(LOOP_END_SECONDS)
-    lead.give_up(idle=loop.ended.is_set() and loop.is_idle())
+    loop.ended.wait(HAND_OVER_SECONDS)
+    lead.give_up(lambda: calls.end_within(CALL_SECONDS))
 
 
 def log_start(config: Config, certificate: CertificateFiles | None) -> None:
     structlog.get_logger().info(
         "control_plane_started",
         cluster=config.cluster,
-        mode=config.mode.value,
+        mode=config.highest_mode.value,
         host=config.server.host,
         port=config.server.port,
     )
@@ -304,12 +313,14 @@ def log_start(config: Config, certificate: CertificateFiles | None) -> None:
         )
 
 
-def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
-    """Run until SIGTERM or SIGINT; SIGHUP reloads the configuration from `path`. Raises ConfigError when the
+def serve(
+    config: Config, path: Path, outside: Outside | None = None, load: Callable[[Path], Config] = load_config
+) -> None:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads the configuration from `path`, by `load`. Raises ConfigError when the
     configuration cannot be used on this host, and LeadLost.
     """
     configure_logging()
-    config_file = ConfigFile(path)
+    config_file = ConfigFile(path, load=load)
     signal.signal(signal.SIGHUP, lambda _signal, _frame: config_file.request())
     tune_interpreter()
     certificate = certificate_of(config)
@@ -319,34 +330,44 @@ def serve(config: Config, path: Path, outside: Outside | None = None) -> None:
     outside = replace(outside, config_file=config_file, stopping=manager.stopping)
     sockets = listen(config.server)
     lead: Leadership | None = None
+    calls, slurm_reach = Calls(), SlurmReach(outside.slurm, config.cluster)
     if shares_database(config):
         stopping = threading.Event()
         on_stop(lambda _signal, _frame: stopping.set())
-        lead = Leadership(config.server.database, address_of(config))
+        trial = SlurmTrial(outside.slurm, config.cluster, outside.clock)
+        trial.begin()
+        slurm_reach.begin()
+        lead = Leadership(
+            config.server.database, address_of(config), unable=lambda: slurm_reach.problem() or trial.problem()
+        )
         try:
             if not lead.wait(stopping.wait, Notes(manager).take):
                 return
         except (AddressError, ModuleNotFoundError) as error:
             raise ConfigError(f"server.database: {error}") from error
+        trial.end()  # a leader reads Slurm itself
         on_stop(signal.SIG_DFL)  # until the server handles it
         if stopping.is_set():
-            lead.give_up(idle=True)
+            lead.give_up()
             return
         config_file.request()  # it may have waited for weeks
-        slurm = fenced(outside.slurm, lead.objection, CALL_SECONDS)
+        slurm = fenced(outside.slurm, lead.objection, CALL_SECONDS, calls)
         outside = replace(outside, slurm=slurm, lead=lead, term=lead.term)
     manager.starting("opens the database", OPEN_SECONDS)
     control_plane = compose_alone(config, outside)
     log_start(config, certificate)
-    if lead is not None:
-        lead.follow(lambda: control_plane.loop.pulse.turns, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    heartbeat = Heartbeat(manager, control_plane.loop.pulse, config.mode.value)
-    server = server_of(control_plane, config, certificate, heartbeat, lead)
-    if lead is not None:  # the server handles signals while it runs, and gives one back when it has stopped
-        on_stop(server.handle_exit)
-    server.run(sockets)
+    pulse = control_plane.loop.pulse
+    heartbeat = Heartbeat(manager, pulse, config.highest_mode.value)
+    if lead is None:
+        server_of(control_plane, config, certificate, heartbeat).run(sockets)
+    else:
+        reach = Reach(slurm_reach, lambda: pulse.slurm, control_plane.telemetry.leaders)
+        lead.follow(lambda: pulse.turns, lambda: os.kill(os.getpid(), signal.SIGTERM), reach.missing)
+        give_up = functools.partial(hand_over, control_plane.loop, lead, calls)
+        server = server_of(control_plane, config, certificate, heartbeat, give_up)
+        on_stop(server.handle_exit)  # it handles signals while it runs, and gives one back when it has stopped
+        server.run(sockets)
     structlog.get_logger().info("control_plane_stopped")
-    if lead is not None and lead.taken:
-        raise LeadLost(
-            "another control plane has taken the lead: this one ends, and stands by when it is started again"
-        )
+    if lead is not None and (lead.taken or lead.handed_over):
+        why = lead.handed_over or "another control plane has taken the lead"
+        raise LeadLost(f"{why}: this one ends, and stands by when it is started again")

@@ -27,6 +27,9 @@ SEEN_SECONDS = 24 * 3600.0
 SEEN_AT_ONCE = 100
 """Jobs taken from one reading of Slurm."""
 
+WRITTEN_AT_ONCE = 5_000
+"""Jobs of one transaction, of a second at most: a control plane that is new writes the whole queue, and routes wait."""
+
 
 class SlurmRecorder:
     """Writes only changes: a fleet has thousands of jobs that stay as they are."""
@@ -51,16 +54,16 @@ class SlurmRecorder:
         self._forget_all_but = forget_all_but
         self._names: set[str] = set()
         """Nodes in the database; none is ever deleted."""
-        self._seen: dict[int, Job] = {}
-        """Jobs by Slurm's id, as last written."""
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
-        self._counts_known = False
-        """False until the steps are known that the jobs counted before this process started."""
+        self._places_known = False
+        """False until the steps are known that the jobs had finished before this process started."""
         self._attempts: dict[int, Attempt] | None = None
         """Open attempts in the database by job row; None: not known."""
 
-    def record(self, view: SlurmView) -> None:
-        """`view` is what Slurm showed just now. In the database first, then in memory."""
+    def record(self, view: SlurmView, made_progress: Callable[[], None] = lambda: None) -> None:
+        """`view` is what Slurm showed just now. In the database first, then in memory. `made_progress` is called where
+        that takes long.
+        """
         now = view.read_at
         self._record_drains(view, now)
         self._record_new_nodes(view, now)
@@ -68,11 +71,11 @@ class SlurmRecorder:
         self._directory.show(view.jobs.keys(), now, {job.job_id for job in view.jobs.values() if job.ended})
         config = self._current.config
         shown = self._directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
-        jobs = self._record_jobs(shown, now)
-        if not self._counts_known:
-            counts = self._fleet.counts_from(known.row for known, _ in jobs)
-            self._telemetry.count_on({job.key.job_id: counts[known.row] for known, job in jobs if known.row in counts})
-            self._counts_known = True
+        jobs = self._record_jobs(shown, now, made_progress)
+        if not self._places_known:
+            places = self._fleet.places(known.row for known, _ in jobs)
+            self._telemetry.count_on({job.key.job_id: places[known.row] for known, job in jobs if known.row in places})
+            self._places_known = True
         running = {job.job_id: job for job in view.jobs.values() if job.state == "RUNNING"}
         self._telemetry.allocations.note((job for _, job in jobs), now)
         self._record_progress({(job.job_id, job.restart_count) for job in running.values()}, now)
@@ -96,6 +99,7 @@ class SlurmRecorder:
                 for job in view.jobs.values()
                 if job.suspended_or_resumed_at is not None and job.holds_nodes
             },
+            now,
         )
         for one in self._facts.attach_waiting(self._directory.get, now, self._telemetry.nodes_of).unreadable:
             log.error("waiting_fact_unreadable", fact=one)
@@ -134,24 +138,26 @@ class SlurmRecorder:
             for name in new_nodes:
                 self._requests.ask(Verb.BURN_IN, name, "the node is new in Slurm", BY_CONTROL_PLANE, now)
 
-    def _record_jobs(self, jobs: list[Job], now: float) -> list[tuple[KnownJob, Job]]:
-        """Writes the jobs that changed in one transaction: a control plane that starts has thousands of them."""
+    def _record_jobs(
+        self, jobs: list[Job], now: float, made_progress: Callable[[], None]
+    ) -> list[tuple[KnownJob, Job]]:
+        """Writes the jobs that are not in the database as Slurm shows them, many at once."""
         known = self._directory.known(job.key.job_id for job in jobs)
         changed: list[Job] = []
         unseen: list[Job] = []  # for a day
         for job, old in zip(jobs, known, strict=True):
-            if old is None or _differ(job, self._seen.get(job.key.job_id)):
+            if old is None or _differ(job, old):
                 changed.append(job)
             elif not 0 <= now - old.seen_at < SEEN_SECONDS:
                 unseen.append(job)
         changed += unseen[:SEEN_AT_ONCE]
-        if changed:
+        for first in range(0, len(changed), WRITTEN_AT_ONCE):
             self._attempts = None
-            for new in self._fleet.see_jobs(changed, now):
+            for new in self._fleet.see_jobs(changed[first : first + WRITTEN_AT_ONCE], now):
                 self._directory.put(new)
+            made_progress()
+        if changed:
             known = self._directory.known(job.key.job_id for job in jobs)
-        # Last, so that the next call writes again what could not be written.
-        self._seen = {job.key.job_id: job for job in jobs}
         return [(found, job) for job, found in zip(jobs, known, strict=True) if found is not None]
 
     def _end_attempts(self, running: list[tuple[KnownJob, Job]], now: float) -> None:
@@ -187,9 +193,6 @@ class SlurmRecorder:
         self._progress = {key: noted for key, noted in self._progress.items() if key in progress}
 
 
-def _differ(job: Job, written: Job | None) -> bool:
-    if written is None or job is written:
-        return written is None
-    now, then = job.slurm, written.slurm
-    same = (now.state, now.restart_count, now.comment) == (then.state, then.restart_count, then.comment)
-    return job.key != written.key or not same
+def _differ(job: Job, written: KnownJob) -> bool:
+    now = job.key, job.managed, job.slurm.state, job.slurm.restart_count
+    return now != (written.key, written.managed, written.state, written.restart_count)

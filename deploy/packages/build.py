@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 
+import click
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 from packaging.requirements import Requirement
 
 from deploy.sbom import LOCK, normal
@@ -50,6 +52,19 @@ import sys
 from understudy_agent.entry import main
 sys.exit(main())
 """
+
+
+COMPLETIONS = {
+    ("bash", "deb"): "usr/share/bash-completion/completions/understudy",
+    ("bash", "rpm"): "usr/share/bash-completion/completions/understudy",
+    ("zsh", "deb"): "usr/share/zsh/vendor-completions/_understudy",
+    ("zsh", "rpm"): "usr/share/zsh/site-functions/_understudy",
+    ("fish", "deb"): "usr/share/fish/vendor_completions.d/understudy.fish",
+    ("fish", "rpm"): "usr/share/fish/vendor_completions.d/understudy.fish",
+}
+"""Shell and kind of package → where the shell looks for completions."""
+COMPLETION_VARIABLE = "_UNDERSTUDY_COMPLETE"
+"""`understudy_agent.commands` has it too. A test compares them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +217,7 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
         copy(install(everything - agent, flavour, cache), library)
         for name in ("understudy_controlplane", "understudy_client"):
             copy(own / name, library / name)
+        write_completions(tree, flavour.kind)
         for name in ("prometheus", "grafana", "proxy"):
             copy(DEPLOY / name, tree / f"usr/share/{package.name}/{name}")
         copy(DEPLOY / "systemd/understudy.sysusers", tree / "usr/lib/sysusers.d/understudy.conf")
@@ -210,6 +226,14 @@ def fill(package: Package, tree: Path, flavour: Flavour, cache: Path) -> None:
     copy(DEPLOY / f"systemd/{package.name}.service", tree / f"usr/lib/systemd/system/{package.name}.service")
     copy(DEPLOY / f"systemd/{package.name}.default", tree / f"etc/default/{package.name}")
     copy(DEPLOY / f"examples/{short}.toml", tree / f"usr/share/doc/{package.name}/examples/{short}.toml")
+
+
+def write_completions(tree: Path, kind: str) -> None:
+    command = click.Command("understudy")
+    for (shell, of_kind), path in COMPLETIONS.items():
+        if of_kind == kind:
+            script = BashComplete if shell == "bash" else ZshComplete if shell == "zsh" else FishComplete
+            write(tree / path, script(command, {}, "understudy", COMPLETION_VARIABLE).source())
 
 
 def build_deb(package: Package, tree: Path, version: str, target: Path) -> None:

@@ -98,6 +98,7 @@ def upgrade() -> None:
         sa.Column("term", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("renewed_at", sa.Double(), nullable=True),
         sa.Column("url", sa.String(length=255), nullable=False),
+        sa.Column("installation", sa.String(length=32), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_holder")),
     )
     op.create_table(
@@ -226,6 +227,7 @@ def upgrade() -> None:
         sa.Column("since", sa.Double(), nullable=False),
         sa.Column("table_row", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("cleared_at", sa.Double(), nullable=False),
+        sa.Column("vouched_at", sa.Double(), server_default="0", nullable=False),
         sa.Column("drained_at", sa.Double(), nullable=True),
         sa.Column("drain_reason", sa.Text(), nullable=False),
         sa.Column("drain_user", sa.Text(), server_default="", nullable=False),

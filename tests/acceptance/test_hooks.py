@@ -74,7 +74,7 @@ def records(site: Site) -> list[str]:
     [
         pytest.param(NATIVE, "understudy", id="22.05"),
         pytest.param(NATIVE, "not managed", id="22.05-not-managed"),
-        pytest.param(DEBIAN_13, "understudy", id="24.11"),
+        pytest.param(DEBIAN_13, "understudy", id="24.11", marks=pytest.mark.long),
         pytest.param(DEBIAN_14, "understudy", id="26.05"),
     ],
 )
@@ -248,7 +248,7 @@ def output(site: Site, job: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.parametrize("slurm", [NATIVE, DEBIAN_14], ids=["22.05", "26.05"])
+@pytest.mark.parametrize("slurm", [NATIVE, pytest.param(DEBIAN_14, marks=pytest.mark.long)], ids=["22.05", "26.05"])
 def test_a_task_finds_socket_attempt_and_restore_point_in_its_environment(
     make_hooked_site: MakeHookedSite, slurm: Installation
 ) -> None:
@@ -313,7 +313,11 @@ echo over
 """
 
 
-@pytest.mark.parametrize("slurm", [NATIVE, DEBIAN_13, DEBIAN_14], ids=["22.05", "24.11", "26.05"])
+@pytest.mark.parametrize(
+    "slurm",
+    [NATIVE, *(pytest.param(one, marks=pytest.mark.long) for one in (DEBIAN_13, DEBIAN_14))],
+    ids=["22.05", "24.11", "26.05"],
+)
 def test_a_node_that_fails_its_self_check_ends_the_step_before_any_rank_works_with_it(
     make_hooked_site: MakeHookedSite, slurm: Installation
 ) -> None:

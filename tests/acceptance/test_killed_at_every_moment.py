@@ -37,7 +37,8 @@ def wait_over_many_deaths(site: Site, predicate: Callable[[], object], what: str
     site.wait_for(reached, 200, what)
 
 
-@pytest.mark.parametrize("fault", [pytest.param("xid", marks=pytest.mark.long), "dead_node"])
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["xid", "dead_node"])
 def test_a_recovery_survives_a_kill_after_every_journal_entry_and_every_effect(make_site: MakeSite, fault: str) -> None:
     site = make_site()
     spares = gang.others_and_spares(site)[1]

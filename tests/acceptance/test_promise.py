@@ -30,7 +30,7 @@ class PatientBatch(Batch):
     ("fault", "jobs"),
     [
         ("node power off", ("plain srun", "understudy run")),
-        ("node power off", ("hook", "hook with collectives")),
+        pytest.param("node power off", ("hook", "hook with collectives"), marks=pytest.mark.long),
         ("slurmd dead", ("plain srun", "torchrun", "understudy run")),
     ],
 )

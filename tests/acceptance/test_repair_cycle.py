@@ -266,6 +266,7 @@ def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(mak
         assert found == {"memory": "passed", "pcie": "not_possible"}, "it came in the comment of the job"
 
 
+@pytest.mark.long
 def test_the_network_of_a_node_is_tested_with_idle_nodes_by_jobs_that_end(make_site: MakeSite) -> None:
     """The pass mark is low: all nodes share this machine."""
     network = {"network": {"enabled": True, "seconds": 0.05, "pass": 0.01}}

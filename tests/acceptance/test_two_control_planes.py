@@ -13,6 +13,7 @@ from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.acceptance.test_bad_days import DIES_SLOWLY, start_gang, wait_ended
 from tests.testbed.processes import Process, is_running
+from tests.testbed.prometheus import CLIENT
 from tests.testbed.site import Site
 
 pytestmark = pytest.mark.cluster
@@ -23,7 +24,7 @@ ANSWERS_SECONDS_MAX = 30.0
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz", timeout=1, trust_env=False).status_code == 200
+        return CLIENT.get(f"{url}/healthz", timeout=1).status_code == 200
     except httpx.TransportError:
         return False
 

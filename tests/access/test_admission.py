@@ -22,6 +22,7 @@ from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import PEOPLE, as_user, bearer, secret, with_tokens
 from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, TooManyLookUps
+from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
 from understudy_controlplane.serve import server_of
@@ -127,6 +128,8 @@ def test_a_leader_that_is_cut_off_sends_agents_and_launchers_to_the_next_one(dat
         assert statuses() == [200, 400, 404]
         lead.cut_off = True
         assert statuses() == [503, 503, 503]
+        stranger = client.post("/v1/reports", content=report, headers={"Authorization": "Bearer unknown"})
+        assert stranger.status_code == 401, "no stranger learns that it is cut off"
         assert client.get("/v1/nodes", headers=bearer(Role.VIEWER)).status_code == 200
         own_plane.loop.tick()
         assert own_plane.telemetry.latest("n1") is not None
@@ -177,7 +180,7 @@ def routes(app: FastAPI) -> list[tuple[str, str]]:
     """Method and path of every route, with something in place of its parameters."""
     described = [
         (method.upper(), re.sub(r"\{\w+\}", "1", path.replace("{node}", "n1").replace("{job_id}", "7")))
-        for path, methods in app.openapi()["paths"].items()
+        for path, methods in describe(app.openapi())["paths"].items()
         for method in methods
     ]
     return [*described, ("GET", "/openapi.json")]

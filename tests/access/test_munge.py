@@ -6,7 +6,6 @@ import pwd
 import secrets
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests import builders as b
 from tests.access.test_user_tokens import Stream
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_agent.credentials import sign
 from understudy_client.munge import MungeAuth
 from understudy_controlplane.access.munge import Credential, CredentialRefused, Munge, MungeUnavailable
@@ -40,13 +40,10 @@ def socket() -> Iterator[Path]:
         files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         options = [f"--{option}={folder / file}" for option, file in files.items()]
         munged = subprocess.Popen(["munged", "--foreground", *options], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while not (folder / "socket").is_socket():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until((folder / "socket").is_socket)
         yield folder / "socket"
         munged.terminate()
-        munged.wait(10)
+        munged.wait(PATIENCE_SECONDS)
 
 
 def test_what_root_signed_is_read_once(socket: Path) -> None:
@@ -102,7 +99,7 @@ def test_a_user_of_the_cluster_needs_no_token(socket: Path, tmp_path: Path) -> N
             answer = routes.request(request.method, path, content=request.content, headers=headers)
             return httpx.Response(answer.status_code, content=answer.content, extensions={"network_stream": Stream()})
 
-        with httpx.Client(auth=MungeAuth("http://testserver", socket), transport=httpx.MockTransport(carry)) as root:
+        with httpx.Client(auth=MungeAuth(socket), transport=httpx.MockTransport(carry)) as root:
             refusal = root.post("http://testserver/v1/pause", json={"reason": "x"})
             assert (refusal.status_code, "user root (0) has role user" in refusal.text) == (403, True)
             assert root.get("http://testserver/v1/jobs").json() == {"items": [], "next": None}

@@ -105,11 +105,12 @@ class Site:
 
 
 @contextmanager
-def site_on(database: str) -> Iterator[Site]:
+def site_on(database: str, ticks: int = 1) -> Iterator[Site]:
     munge, clock = FakeMunge(), SetClock()
     outside = Outside(VirtualSlurm(["n1", "n2"]), lambda _node: True, clock, decode_credential=munge.decode)
     with closing(compose(b.config(mode="observe", server={"database": database}), outside)) as plane:
-        plane.loop.tick()
+        for _ in range(ticks):
+            plane.loop.tick()
         yield Site(plane, munge, clock)
 
 
@@ -258,6 +259,16 @@ def test_tokens_are_in_the_audit_an_hour_together(own_site: Site) -> None:
     assert issued == ("node token issue", "node n2", {"nodes": "n2"})
     assert renewed == ("node token renew", "2 nodes", {"nodes": "n[1-2]"})
     assert audited(own_site, hours=1) == []
+
+
+def test_an_agent_that_asks_before_slurm_was_read_is_no_refusal(database: str) -> None:
+    with site_on(database, ticks=0) as site:
+        claim = site.claim()
+        with capture_logs() as logged:
+            refused(site.ask(claim, site.munge.sign(claim)), 503, "has not read Slurm yet")
+        assert [one for one in logged if one["event"] == "node_token_refused"] == []
+        site.plane.loop.tick()
+        assert site.ask(claim, site.munge.sign(claim)).status_code == 200
 
 
 def test_refused_requests_are_in_the_audit_and_fill_it_with_a_few_lines_an_hour(site: Site) -> None:

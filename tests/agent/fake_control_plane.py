@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,9 +14,11 @@ from typing import Any
 import msgspec
 
 from tests.testbed.configuration import free_ports
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_wire.addresses import with_port
 from understudy_wire.facts import Fact, RestoreReport
 from understudy_wire.launcher import LauncherAnswer, LauncherReport
+from understudy_wire.leader import LEADER_HEADER
 from understudy_wire.messages import REPORT_BYTES_MAX, Refusal, Report
 from understudy_wire.ranks import ComputeTestOrder, JobNote, SaveOrder
 
@@ -28,6 +29,8 @@ class FakeControlPlane:
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.reports: list[Report] = []
         self.token = TOKEN
+        self.leader = ""
+        """Installation and term, as it names them with each answer; empty: it names none."""
         self.refuse: Callable[[Report], tuple[int, str] | None] = lambda _: None
         """Called with a report: returns status and body to refuse it with."""
         self.restore_points: dict[tuple[int, int], tuple[int, str]] = {}
@@ -99,15 +102,13 @@ class FakeControlPlane:
             server.server_close()
             server.disconnect()
 
-    def wait_for(self, condition: Callable[[FakeControlPlane], object], timeout_seconds: float = 5.0) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while not condition(self):
-            if time.monotonic() > deadline:
-                last = self.reports[-1] if self.reports else None
-                raise AssertionError(
-                    f"the condition did not hold within {timeout_seconds} s; {len(self.reports)} reports, last: {last}"
-                )
-            time.sleep(0.005)
+    def wait_for(
+        self, condition: Callable[[FakeControlPlane], object], timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        def seen() -> str:
+            return f"{len(self.reports)} reports, last: {self.reports[-1] if self.reports else None}"
+
+        wait_until(lambda: condition(self), seen, timeout_seconds)
 
     def __enter__(self) -> FakeControlPlane:
         return self
@@ -208,5 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        if self.server.plane.leader:
+            self.send_header(LEADER_HEADER, self.server.plane.leader)
         self.end_headers()
         self.wfile.write(body)

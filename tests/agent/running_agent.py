@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.agent.fake_control_plane import TOKEN
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_agent.config import Config, HostConfig, NvmlConfig
 from understudy_agent.loop import Agent
 from understudy_agent.sample.gpus import GpuSource
@@ -57,15 +58,13 @@ def running_agent(config: Config, gpus: GpuSource | None = None) -> Iterator[Age
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    assert ready.wait(5)
+    assert ready.wait(PATIENCE_SECONDS)
     agent, loop = made[0]
-    deadline = time.monotonic() + 5
-    while not config.socket.is_socket() and thread.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.005)
     try:
+        wait_until(lambda: config.socket.is_socket() or not thread.is_alive(), "the agent listens")
         yield agent
     finally:
         with contextlib.suppress(RuntimeError):  # it has ended
             loop.call_soon_threadsafe(agent.stop)
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive(), "the agent did not stop"

@@ -16,6 +16,7 @@ import pytest
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent, write_xid
 from tests.testbed.fake_fabric import FakeFabric
+from tests.waiting import PATIENCE_SECONDS
 from understudy_agent import loop
 from understudy_agent.config import Config, HostConfig
 from understudy_agent.sample.gpus import GpuSource
@@ -87,7 +88,7 @@ def test_reports_come_every_interval(plane: FakeControlPlane, config: Config) ->
     assert reports[0].boot_id == "boot-1"
     assert reports[0].driver_version == "570"
     assert [report.sequence for report in reports] == list(range(1, len(reports) + 1))
-    assert reports[4].sent_at - reports[0].sent_at == pytest.approx(0.4, abs=0.2)
+    assert reports[4].sent_at - reports[0].sent_at > 0.2
 
 
 def test_the_last_report_announces_that_the_agent_stops(plane: FakeControlPlane, config: Config) -> None:
@@ -122,7 +123,7 @@ def test_an_xid_is_sent_at_once_and_the_gpus_are_sampled_again(plane: FakeContro
         plane.wait_for(lambda plane: xids(plane) == [(1, 79)])
         latency_seconds = time.time() - written_at
         plane.wait_for(lambda plane: plane.reports[-1].gpus[0].status == GpuStatus.LOST)
-    assert latency_seconds < 0.3
+    assert latency_seconds < slow.report_interval_seconds / 2
 
 
 def test_a_driver_that_does_not_answer_is_reported(plane: FakeControlPlane, config: Config) -> None:
@@ -178,7 +179,7 @@ def test_ports_and_host_are_reported_and_an_outage_is_a_fact(
     with running_agent(reading_host):
         plane.wait_for(lambda plane: plane.reports and plane.reports[-1].ports and plane.reports[-1].host)
         fabric.bring_up(0)
-        plane.wait_for(lambda plane: plane.facts, timeout_seconds=15)
+        plane.wait_for(lambda plane: plane.facts)
     report = plane.reports[0] if plane.reports[0].ports else plane.reports[1]
     assert report.ports[0].state == "DOWN"
     (outage,) = set(plane.facts)  # a fact that is not acknowledged when the agent ends is sent again
@@ -254,9 +255,9 @@ def test_a_signal_ends_the_agent_cleanly(
     plane: FakeControlPlane, config: Config, tmp_path: Path, number: signal.Signals
 ) -> None:
     with start_agent(config, tmp_path) as process:
-        plane.wait_for(lambda plane: plane.reports, timeout_seconds=15)
+        plane.wait_for(lambda plane: plane.reports)
         process.send_signal(number)
-        _, log = process.communicate(timeout=10)
+        _, log = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert not config.socket.exists()
     events = [line.split(" event=")[1].split()[0] for line in log.splitlines()]
@@ -265,12 +266,12 @@ def test_a_signal_ends_the_agent_cleanly(
 
 def test_a_configuration_can_be_checked_without_starting(config: Config, tmp_path: Path) -> None:
     with start_agent(config, tmp_path, "--check-config") as process:
-        out, _ = process.communicate(timeout=10)
+        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert "is valid (cluster testcluster, node n1)" in out
     assert config.token_file is not None
     config.token_file.unlink()
     with start_agent(config, tmp_path, "--check-config") as process:
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
     assert "token_file" in err

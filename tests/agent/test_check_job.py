@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests import REPOSITORY
 from understudy_launcher import check_job
-from understudy_launcher.check_job import Finding, check
+from understudy_launcher.batch_script import Finding
+from understudy_launcher.check_job import check, fixed
 
 GOOD = """#!/bin/bash
 #SBATCH --nodes=66 --no-kill --requeue --comment=understudy
@@ -257,6 +258,7 @@ def test_lines_that_a_backslash_continues_are_one_command() -> None:
 def test_no_script_breaks_it(text: str) -> None:
     for one in check(text):
         assert isinstance(one, Finding)
+    assert isinstance(fixed(text), str)
 
 
 def test_the_exit_code_says_whether_there_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

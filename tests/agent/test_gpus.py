@@ -16,6 +16,7 @@ import pytest
 
 from tests import PYTHON_PATH
 from tests.testbed.fake_nvml import EVENT_RECOVERY_ACTION, EVENT_XID, FakeGpus, build, h100_node
+from tests.waiting import until, wait_until
 from understudy_agent.sample.gpus import RELEASE_FILE, RELEASE_SECONDS_MAX, Bounds, GpuProcess
 from understudy_agent.sample.hardware_history import HardwareHistory
 from understudy_agent.sample.nvml_sample import NvmlEvent
@@ -71,12 +72,6 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, library: Path) -> Bench:
     return Bench(tmp_path, library)
-
-
-async def until(predicate: Callable[[], object], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not predicate():  # noqa: ASYNC110 - another process changes it
-            await asyncio.sleep(0.01)
 
 
 def statuses(gpus: GpuProcess) -> set[GpuStatus]:
@@ -288,10 +283,7 @@ def test_the_process_ends_with_its_agent(bench: Bench, tmp_path: Path, hangs: bo
             bench.fake.hang(0)
             time.sleep(0.3)
         agent.kill()
-    deadline = time.monotonic() + 5
-    while not has_ended(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert has_ended(pid)
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.anyio

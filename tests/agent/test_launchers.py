@@ -16,6 +16,7 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
+from tests.waiting import PATIENCE_SECONDS
 from understudy_agent.config import Config
 from understudy_agent.launchers import LAUNCHERS_OF_USER_MAX, PROGRESS_SECONDS, Launchers
 from understudy_agent.rank_messages import Answer, Progress
@@ -102,7 +103,7 @@ def line(config: Config) -> Iterator[AgentLine]:
     line.close()
 
 
-def turn_until(line: AgentLine, predicate: Callable[[], object], seconds: float = 8.0) -> float:
+def turn_until(line: AgentLine, predicate: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> float:
     """Seconds that it took."""
     begun = time.monotonic()
     while not predicate():

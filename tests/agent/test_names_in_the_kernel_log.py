@@ -144,24 +144,26 @@ def test_names_made_at_random_mean_nothing() -> None:
         assert kernel_row_name(text) == "", text
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "[  728.627591] ",
-        "[Tue Nov 25 13:58:49 2025] ",
-        "kern  :info  : [  728.627591] ",
-        "Nov 21 18:48:46 gpu17 kernel: ",
-        "Nov 21 18:48:46 gpu17 kernel: [17257.355375] ",
-        "2026-11-21T19:48:46.250000+01:00 gpu-17.site kernel: ",
-        "6,345,728627591,-;",
-    ],
-)
+PREFIXES = [
+    "[  728.627591] ",
+    "[Tue Nov 25 13:58:49 2025] ",
+    "kern  :info  : [  728.627591] ",
+    "Nov 21 18:48:46 gpu17 kernel: ",
+    "Nov 21 18:48:46 gpu17 kernel: [17257.355375] ",
+    "2026-11-21T19:48:46.250000+01:00 gpu-17.site kernel: ",
+    "6,345,728627591,-;",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_the_analysis_of_a_log_reads_no_name_as_a_line(prefix: str) -> None:
-    for form, line in itertools.product(FORMS, LINES):
-        for name, file in names(line):
+    """Each name in each form stands behind one of the prefixes, each form and each line behind all of them."""
+    for number, (form, line) in enumerate(itertools.product(FORMS, LINES), PREFIXES.index(prefix)):
+        logged: list[str] = []
+        for name, file in itertools.islice(names(line), number % len(PREFIXES), None, len(PREFIXES)):
             first, *more = form.format(name=name, file=file).split("\n")
-            logged = [prefix + first, *("    " + one for one in more)]  # as dmesg and journalctl show it
-            assert collect(text_records(logged), 1.8e9, 180.0).sources == {}, logged
+            logged += [prefix + first, *("    " + one for one in more)]  # as dmesg and journalctl show it
+        assert collect(text_records(logged), 1.8e9, 180.0).sources == {}, logged
 
 
 @pytest.mark.parametrize("text", ["gpu17 python3[12]: ", "gpu17 systemd[1]: ", "gpu17 sshd[1]: kernel: "])

@@ -13,6 +13,7 @@ import msgspec
 import pynvml
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_agent.sample import nvml, nvml_process
 from understudy_agent.sample.nvml_process import Events, MessageWriter, Wakeup
 from understudy_agent.sample.nvml_sample import NvmlSample
@@ -38,11 +39,8 @@ def test_no_event_set_is_left_in_the_driver_by_a_gpu_that_is_lost(monkeypatch: p
     monkeypatch.setattr(pynvml, "nvmlEventSetFree", freed.append)
     events = Events(MessageWriter(-1), Wakeup())
     events.open([])
-    deadline = time.monotonic() + 5
-    while len(made) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(made) >= 4)
     events.close()
-    assert len(made) >= 4
     assert freed == made
 
 
@@ -68,7 +66,7 @@ def test_many_requests_read_everything_once_a_second(monkeypatch: pytest.MonkeyP
             os.write(writing, b"now\n")
             time.sleep(0.005)
         os.close(writing)
-        process.join(5)
+        process.join(PATIENCE_SECONDS)
     os.close(out)
     assert not process.is_alive()
     whole = [at for at, everything in reads if everything]

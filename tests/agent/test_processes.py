@@ -30,11 +30,21 @@ class Proc:
         self.folder = folder
         self.processes = Processes(folder)
         self.now = 0.0
+        self.stepd(5000, "0::/system.slice/slurmstepd.scope/job_77/step_0/slurm")
         self.write("driver/nvidia/gpus/0000:43:00.0/information", "Model: \t\t NVIDIA H100\nDevice Minor: \t 1\n")
 
     def write(self, path: str, text: str) -> None:
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / path).write_text(text)
+
+    def stepd(self, pid: int, cgroup: str) -> None:
+        text = (RECORDED / "waiting.stat").read_text().rpartition(")")[2]
+        self.write(f"{pid}/stat", f"{pid} (slurmstepd) S{text.lstrip()[1:]}")
+        self.write(f"{pid}/cgroup", f"{cgroup}\n")
+
+    def ends(self, pid: int) -> None:
+        for file in (self.folder / f"{pid}").iterdir():
+            file.unlink()
 
     def thread(
         self,
@@ -194,6 +204,80 @@ def test_a_plain_zombie_and_threads_of_the_kernel_keep_nothing(proc: Proc) -> No
     assert proc.read(600) == []
     proc.thread(flags=OF_KERNEL)
     assert proc.read(600) == []
+
+
+V2 = "0::/system.slice/slurmstepd.scope/"
+V1 = "11:devices:/slurm/uid_1000/job_77/step_0/task_0\n4:freezer:/slurm/uid_1000/job_77/step_0\n0::/\n"
+
+
+def _alive(proc: Proc, cgroup: str, stepds: dict[int, str], user: int = 1000) -> list[StuckProcess]:
+    """What four minutes of readings show of a process with a GPU that waits for its next work."""
+    proc.ends(5000)
+    for pid, of in stepds.items():
+        proc.stepd(pid, of)
+    proc.thread(state="S")
+    proc.write(f"{PID}/cgroup", f"{cgroup}\n")
+    status = f"{PID}/status"
+    proc.write(status, (proc.folder / status).read_text().replace("Uid:\t1000\t", f"Uid:\t{user}\t"))
+    proc.devices("nvidia1")
+    return proc.read(240)
+
+
+INFINITY = {33563: f"{V2}system"}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "stepds", "job"),
+    [
+        (f"{V2}job_77/step_0/user/task_0", INFINITY, 77),
+        (f"{V2}job_77/step_0/user/task_0", INFINITY | {5000: f"{V2}job_78/step_batch/slurm"}, 77),
+        (f"{V2}sEKNKTV3WPV500/step_0/user/task_0", INFINITY, None),
+        (V1, {}, 77),
+    ],
+)
+def test_a_process_that_its_job_has_left_behind_is_named(
+    proc: Proc, cgroup: str, stepds: dict[int, str], job: int | None
+) -> None:
+    (found,) = _alive(proc, cgroup, stepds)
+    assert (found.pid, found.user_id, found.why, found.job_id) == (PID, 1000, Stuck.LEFT, job)
+    assert found.gpus == ["0000:43:00.0"] and found.seconds >= 120.0
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "stepds", "user"),
+    [
+        (f"{V2}job_77/step_0/user/task_0", INFINITY | {5000: f"{V2}job_77/step_0/slurm"}, 1000),
+        (f"{V2}job_77/step_0/user/task_0", INFINITY | {5000: f"{V2}job_77/step_extern/slurm"}, 1000),
+        (f"{V2}sEKNKTV3WPV500/step_0/user/task_0", {5000: f"{V2}sEKNKTV3WPV500/step_0/slurm"}, 1000),
+        (V1, {5000: "4:freezer:/slurm/uid_1000/job_77\n0::/"}, 1000),
+        (f"{V2}job_77/step_0/user/task_0", {5000: "0::/system.slice/slurmd.service"}, 1000),
+        (f"{V2}job_77/step_extern/user/task_0", INFINITY, 0),
+        (f"{V2}job_77/step_extern/user/task_0", INFINITY, 998),
+        ("0::/system.slice/nvidia-dcgm.service", INFINITY, 0),
+        ("0::/system.slice/nvidia-persistenced.service", INFINITY, 998),
+        ("0::/user.slice/user-1000.slice/session-3.scope", INFINITY, 1000),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/org.gnome.Shell@x11.service", INFINITY, 1000),
+        ("0::/system.slice/docker-8ae5f5.scope", INFINITY, 1000),
+        ("0::/kubepods.slice/job_77/x", INFINITY, 1000),
+        ("0::/system.slice/slurmd.service", INFINITY, 1000),
+    ],
+    ids=[
+        "its-job-runs", "ssh-into-its-job", "its-job-runs-26.05", "its-job-runs-v1", "a-slurmstepd-of-an-unknown-job",
+        "root-in-a-job", "a-service-in-a-job", "dcgm", "persistenced", "logged-in", "x-server", "docker",
+        "another-batch-system", "no-cgroup-of-jobs",
+    ],
+)  # fmt: skip
+def test_programs_as_every_node_has_them_are_not_left_behind(
+    proc: Proc, cgroup: str, stepds: dict[int, str], user: int
+) -> None:
+    assert _alive(proc, cgroup, stepds, user) == []
+
+
+def test_a_process_that_ends_soon_after_its_job_is_not_left_behind(proc: Proc) -> None:
+    _alive(proc, f"{V2}job_77/step_0/user/task_0", {5000: f"{V2}job_77/step_0/slurm"})
+    proc.ends(5000)
+    assert proc.read(90) == []
+    assert [one.why for one in proc.read(30)] == [Stuck.LEFT]
 
 
 def test_a_later_process_of_the_same_number_is_another_one(proc: Proc) -> None:

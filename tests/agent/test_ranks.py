@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS, until
 from understudy_agent import ranks
 from understudy_agent.facts import FactQueue
 from understudy_agent.process import ProcessClock
@@ -73,7 +74,7 @@ class Rank:
 
     async def hear(self) -> dict[str, Any] | None:
         """The next answer, None at the end of the connection."""
-        line = await asyncio.wait_for(self.reader.readline(), 5)
+        line = await asyncio.wait_for(self.reader.readline(), PATIENCE_SECONDS)
         answer: dict[str, Any] | None = json.loads(line) if line else None
         return answer
 
@@ -92,14 +93,6 @@ def on_stage(folder: Path, play: Callable[[Stage], Awaitable[None]]) -> None:
             await stage.server.stop()
 
     asyncio.run(run())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("not true within 5 s")
 
 
 def test_hello_becomes_a_fact_with_the_pid_and_start_that_the_kernel_reports(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.testbed.fake_fabric import UP, FakeFabric
+from tests.waiting import until
 from understudy_agent.config import HostConfig
 from understudy_agent.sample import optics
 from understudy_agent.sample.ethtool import PauseStorms, statistics
@@ -503,9 +504,7 @@ def test_a_reader_that_hangs_or_fails_is_reported_and_holds_up_no_other() -> Non
         sampler = Sampler("ports", read, 0.01, silent_after_seconds=1.0)
         assert sampler.silent_seconds() == 0.0  # it was not started
         sampler.start(taken.append)
-        async with asyncio.timeout(5):
-            while not sampler.problems():  # noqa: ASYNC110 - another thread changes it
-                await asyncio.sleep(0.01)
+        await until(sampler.problems)
         assert taken == [7]
         assert sampler.silent_seconds() == 0.0
         hanging = Sampler("disks", hangs.wait, 0.01, silent_after_seconds=1.0)

@@ -10,12 +10,22 @@ import httpx
 import pytest
 
 from tests.agent.fake_control_plane import TOKEN, FakeControlPlane
+from tests.waiting import PATIENCE_SECONDS
 from understudy_agent.credentials import Ask, TokenFile
 from understudy_agent.facts import FactQueue
-from understudy_agent.uplink import PROMPT_SECONDS, RestorePointError, RestorePointRequest, Uplink, patience_after
+from understudy_agent.uplink import (
+    PROMPT_SECONDS,
+    RestorePointError,
+    RestorePointRequest,
+    UnreachableError,
+    Uplink,
+    patience_after,
+)
 from understudy_wire.facts import KernelEvent
 from understudy_wire.hardware import Gpu, GpuStatus, Host, Port
-from understudy_wire.messages import WIRE_VERSION, Keeper, KeptSave, Report, RestorePoint
+from understudy_wire.launcher import LauncherAnswer, LauncherPhase, LauncherReport, LauncherState
+from understudy_wire.leader import HeardLeader
+from understudy_wire.messages import WIRE_VERSION, Acknowledgement, Keeper, KeptSave, Report, RestorePoint
 from understudy_wire.ranks import ProgramFiles, RankWindow
 from understudy_wire.values import EPOCH_SECONDS_MAX
 
@@ -120,6 +130,100 @@ def test_the_second_control_plane_takes_over_and_is_tried_first_from_then_on(pla
         assert (len(plane.reports), len(second.reports)) == (1, 2)
 
 
+def test_nothing_of_a_control_plane_whose_lead_was_taken_is_obeyed_and_no_fact_is_lost_on_it(
+    plane: FakeControlPlane,
+) -> None:
+    """PostgreSQL may be split: the older one answers, and stores what it is given, in a database of its own."""
+    plane.leader, plane.unfit = "i 10", "an order of the older one"
+    facts, answers = filled(0), list[Acknowledgement]()
+
+    async def play(uplink: Uplink) -> None:
+        uplink._on_acknowledged = answers.append
+        assert await uplink.send(report())
+        plane.stop()
+        facts.put(kernel_event(1))
+        assert await uplink.send(report())
+        plane.start()
+        second.stop()
+        facts.put(kernel_event(2))
+        assert not await uplink.send(report())
+        with pytest.raises(UnreachableError):
+            await uplink.launcher_orders(
+                LauncherReport(WIRE_VERSION, "c", "n1", 0, LauncherState(1, 0, 0, LauncherPhase.RUNNING, ("n1",)))
+            )
+        second.start()
+        assert await uplink.send(report())
+
+    with FakeControlPlane() as second:
+        second.leader = "i 11"
+        with_uplink([plane.url, second.url], facts, play)
+        assert sequences(second) == [1, 2]
+    assert [one.unfit for one in answers] == ["an order of the older one", "", ""]
+
+
+def test_each_of_two_installations_learns_of_the_other_and_the_agent_stays_with_its_own(
+    plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one refuses the agent's token, as a database without it does, and gives it one of its own."""
+    monkeypatch.setattr("understudy_agent.uplink.LOOK_SECONDS", 0.0)
+    plane.leader, answers = "i 10", list[Acknowledgement]()
+    other_token = "token of the other one"
+
+    async def play(uplink: Uplink) -> None:
+        uplink._on_acknowledged = answers.append
+        uplink._to_look = TokenFile(lambda: other_token)
+        for _ in range(3):
+            assert await uplink.send(report())
+            assert uplink._looking is not None
+            await uplink._looking
+
+    with FakeControlPlane() as second:
+        second.leader, second.token, second.unfit = "j 99", other_token, "an order of the other one"
+        with_uplink([plane.url, second.url], filled(1), play)
+        both = [HeardLeader("i", 10, plane.url), HeardLeader("j", 99, second.url)]
+        assert [one.leaders for one in plane.reports] == [[], both, both]
+        assert [(one.looks, one.facts) for one in second.reports] == 3 * [(True, [])]
+        assert [one.leaders for one in second.reports] == [both[:1], both, both]
+    assert [one.unfit for one in answers] == ["", "", ""]
+
+
+def test_a_control_plane_that_has_taken_the_lead_is_found_while_the_one_before_answers(
+    plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy_agent.uplink.LOOK_SECONDS", 0.0)
+    plane.leader = "i 10"
+
+    async def play(uplink: Uplink) -> None:
+        assert await uplink.send(report())
+        assert uplink._looking is not None
+        await uplink._looking
+        assert await uplink.send(report())
+
+    with FakeControlPlane() as second:
+        second.leader = "i 11"
+        with_uplink([plane.url, second.url], filled(0), play)
+        assert [one.looks for one in second.reports] == [True, False]
+
+
+def test_a_launcher_asks_the_control_plane_that_takes_the_reports(plane: FakeControlPlane) -> None:
+    """The one before is frozen, and holds a poll of five seconds that it will not answer."""
+    state = LauncherState(1, 0, 0, LauncherPhase.RUNNING, ("n1",))
+    poll = LauncherReport(WIRE_VERSION, "c", "n1", 0, state, wait_seconds=20.0)
+    plane.answer_launchers(LauncherAnswer(orders_version="v"))
+
+    async def play(uplink: Uplink) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            asking = asyncio.create_task(uplink.launcher_orders(poll))
+            await asyncio.sleep(0.1)
+            assert await uplink.send(report())
+            assert (await asking).orders_version == "v"
+
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        frozen_url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        with_uplink([frozen_url, plane.url], filled(0), play, request_timeout_seconds=60.0)
+    assert len(plane.launchers) == 1
+
+
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
 def test_a_transient_refusal_drops_nothing(plane: FakeControlPlane, status: int) -> None:
     plane.refuse = lambda _: (status, "later")
@@ -139,7 +243,7 @@ def test_a_frozen_control_plane_that_was_prompt_keeps_no_fact_from_the_next(plan
     facts = filled(1)
 
     async def play(uplink: Uplink) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await uplink.send(report())
 
     with socket.create_server(("127.0.0.1", 0)) as frozen:
@@ -172,7 +276,7 @@ def test_a_control_plane_that_stores_facts_slowly_is_given_its_time(
 
     class Timed(Uplink):
         async def _send_request(
-            self, _method: str, _url: str, body: bytes | None, limit: httpx.Timeout, _token: str
+            self, _method: str, _base: str, _path: str, body: bytes | None, limit: httpx.Timeout, _own: object
         ) -> httpx.Response:
             took = commit_seconds if body is not None and b"NVRM" in body else 0.0
             limits.append(limit.read or 0.0)
@@ -375,7 +479,7 @@ def test_a_restore_point_is_waited_for(plane: FakeControlPlane) -> None:
         await asyncio.sleep(0.3)
         plane.restore_points[7, 1] = (30, "/ckpt/30")
         plane.start()
-        assert await asyncio.wait_for(request, 5) == RestorePoint(7, 1, 30, "/ckpt/30")
+        assert await asyncio.wait_for(request, PATIENCE_SECONDS) == RestorePoint(7, 1, 30, "/ckpt/30")
 
     with_uplink([plane.url], filled(0), play)
 

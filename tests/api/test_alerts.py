@@ -28,15 +28,20 @@ from tests import builders as b
 from tests.recover.rehearsal import Rehearsal, refuse
 from tests.testbed.prometheus import CLIENT, Prometheus, Receiver, alertmanager, prometheus, wait_for
 from tests.tokens import add_tokens, bearer, secret
+from understudy_agent.documents import document
 from understudy_controlplane.access.secret import digest_of
 from understudy_controlplane.api.exported import METRIC_GROUPS
+from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.cli.main import root
 from understudy_controlplane.config.current import ConfigFile
 from understudy_controlplane.fleet.gang import Gang
+from understudy_controlplane.fleet.holder import Leading
 from understudy_controlplane.fleet.identity import Role
+from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.store import tables
+from understudy_controlplane.store.database_lock import Alone
 from understudy_controlplane.store.tokens import NewToken, TokenStore
 from understudy_wire.hardware import Gpu, Port
 from understudy_wire.launcher import LauncherPhase, LauncherState
@@ -75,6 +80,13 @@ def test_each_alert_has_a_runbook_with_what_failed_why_and_what_to_do() -> None:
         assert all(part in book for part in ("**What failed.**", "**Why.**", "**What to do.**", "```")), name
     links = re.findall(r"runbook_url: .*docs/runbooks\.md#(\w+)", RULES.read_text())
     assert links == [name.lower() for name in alerts()]
+
+
+def test_each_kind_of_need_is_explained_below_its_alert() -> None:
+    for kind in NeedKind:
+        text = document("runbooks", kind.value)
+        assert text.startswith(f"### {kind.value}\n"), kind
+        assert len(text.split()) > 6, kind
 
 
 def commands() -> list[str]:
@@ -151,10 +163,28 @@ def whole_gpu() -> Gpu:
     return b.gpu(0, **numbers)
 
 
-def a_fleet(folder: Path) -> Rehearsal:
+class Leads(Alone):
+    """It leads, and another one stands by."""
+
+    def __init__(self) -> None:
+        self.seen_seconds_ago = 0.0
+
+    def leading(self) -> Leading:
+        now = time.time()
+        return Leading("head1:7117", 7, now, now, {"head2:7117": now - self.seen_seconds_ago})
+
+
+class OfTwo(Rehearsal):
+    def _compose(self) -> ControlPlane:
+        self.lead = Leads()
+        outside = Outside(self.line, self._probe, self.clock, sleep=self._sleep, lead=self.lead)
+        return compose(self._config, outside)
+
+
+def a_fleet(folder: Path) -> OfTwo:
     """A gang makes steps; n8 has never had an agent; n7 was quarantined three times, some days ago."""
     make_certificate(folder / "cert.pem", 100)
-    rehearsal = Rehearsal(folder)
+    rehearsal = OfTwo(folder)
     rehearsal.silent.add("n8")
     url, key = folder / "url", folder / "webhook.key"
     for file, text in ((url, "http://127.0.0.1:1/away"), (key, "k" * 32)):
@@ -238,6 +268,7 @@ def configuration(folder: Path, targets: str, manager: str) -> str:
     return "global: {evaluation_interval: 500ms}\n" + managers + sample
 
 
+@pytest.mark.long
 def test_each_alert_fires_on_its_fault_and_dashboards_find_what_they_ask_for(tmp_path: Path) -> None:
     rehearsal, other = a_fleet(tmp_path), one_that_waits_for_approval(tmp_path / "other")
     listening, others = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
@@ -295,11 +326,14 @@ def expect(receiver: Receiver, *names: str) -> None:
     wait_for(lambda: set(names) <= receiver.fired.keys(), f"{names}; there are {sorted(receiver.fired)}", 20)
 
 
-def fire(rehearsal: Rehearsal, target: str, receiver: Receiver, folder: Path) -> None:
+def fire(rehearsal: OfTwo, target: str, receiver: Receiver, folder: Path) -> None:
     stores, now = rehearsal.control_plane.stores, rehearsal.clock.now
     expect(receiver, "UnderstudyAgentsNeverHeard", "UnderstudyDiskFullSoon")
     receiver.fired.pop("UnderstudyControlPlaneDown", None)  # a busy machine may let one scrape time out
     assert len(receiver.fired) == 2, f"nothing else has happened yet: {sorted(receiver.fired)}"
+    rehearsal.lead.seen_seconds_ago = 60.0
+    rehearsal.run(1)
+    expect(receiver, "UnderstudyNoStandby")
     make_certificate(folder / "cert.pem", 9)
     store = TokenStore(rehearsal.engine)
     store.add([NewToken(digest_of("x"), Role.VIEWER, "grafana", "", now(), "a test", time.time() + 9 * DAY)])

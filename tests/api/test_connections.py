@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import uvicorn
 import uvloop
 from starlette.types import Receive, Scope, Send
 
+from tests.waiting import PATIENCE_SECONDS, until
 from understudy_controlplane.api.connections import HEAD_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from understudy_controlplane.api.server import Server
 from understudy_controlplane.config import Limits
@@ -77,21 +78,13 @@ class Site:
             writer.write(part)
             await asyncio.sleep(0.02)
         try:
-            return await asyncio.wait_for(answer, 2)
+            return await asyncio.wait_for(answer, PATIENCE_SECONDS)
         finally:
             writer.close()
 
     async def is_well(self) -> bool:
         answer = await self.answer_to(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         return answer.startswith(b"HTTP/1.1 200")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within 5 s")
 
 
 @asynccontextmanager
@@ -109,7 +102,7 @@ async def site(limits: Limits) -> AsyncIterator[Site]:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 10))
+    asyncio.run(asyncio.wait_for(test, PATIENCE_SECONDS))
 
 
 CHUNKED = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -156,7 +149,7 @@ def test_idle_connections_are_closed_and_above_the_limit_at_once() -> None:
             idle = [await server.connect() for _ in range(QUICK.connections_per_address_max)]
             assert not await server.is_well(), "one more of this address"
             for reader, writer in idle:
-                assert (await asyncio.wait_for(reader.read(), 2)).startswith(b"HTTP/1.1 408")
+                assert (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).startswith(b"HTTP/1.1 408")
                 writer.close()
             assert await server.is_well()
             assert len(server.server.server_state.connections) <= 1
@@ -209,5 +202,5 @@ def test_a_client_that_goes_with_two_requests_unanswered_costs_no_traceback(capl
             assert await served.is_well()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(test(), 10))
+        runner.run(asyncio.wait_for(test(), PATIENCE_SECONDS))
     assert caplog.text == ""

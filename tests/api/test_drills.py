@@ -37,7 +37,7 @@ def test_a_drill_shows_what_would_follow_and_changes_nothing(rehearsal: Rehearsa
     assert msgspec.to_builtins(msgspec.convert(drill, Drill)) == drill, "its model has all of it"
     (decision,) = drill["decisions"]
     assert (decision["action"], decision["subject"], decision["row"]) == ("quarantine", "n3", 10)
-    assert decision["reason"].startswith("drill: Xid 79 on GPU ")
+    assert decision["reason"].startswith("DRILL: Xid 79 on GPU ")
     assert {"drain_nodes", "hold_seats", "requeue_job"} <= set(decision["steps"])
     assert (drill["request"], drill["mode"]) == (None, "act")
     effects = len(rehearsal.line.effects)
@@ -91,10 +91,12 @@ def test_a_drill_that_is_injected_moves_the_gang_and_all_of_it_is_marked(rehears
     rehearsal.run_until(lambda: rehearsal.gang_state() == ("RUNNING", 1))
     assert "n3" not in rehearsal.gang_nodes()
     (node,) = [one for one in rehearsal.fake.nodes() if one.name == "n3"]
-    assert "drill: Xid 79" in node.reason
+    assert "DRILL: Xid 79" in node.reason
     assert "n3 is quarantined, not in service" in ask(rehearsal, really=True).json()["detail"]
     client = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
-    assert [one for one in problems(rehearsal) if one.startswith("a drill goes on: n3, for ")]
+    assert [one for one in problems(rehearsal) if one.startswith("DRILL on n3 goes on for ")]
+    moved = client.get("/v1/recoveries?node=n3").json()["items"][-1]
+    assert moved["reason"].startswith("xid.79: DRILL: Xid 79")
     newest = client.get("/v1/decisions?subject=n3").json()["items"][-1]
     assert "understudy drill of admin" in newest["evidence"]["kernel_log"]
     assert end(rehearsal, Role.VIEWER).status_code == 403

@@ -14,6 +14,7 @@ from starlette.types import Message
 from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
+from tests.waiting import PATIENCE_SECONDS
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.api import events as events_module
 from understudy_controlplane.api.events import EventFeed, EventsQuery
@@ -170,7 +171,7 @@ class Reader:
                 self.got.put_nowait(block)
 
     async def next(self) -> dict[str, str]:
-        block = await asyncio.wait_for(self.got.get(), 5)
+        block = await asyncio.wait_for(self.got.get(), PATIENCE_SECONDS)
         return dict(line.split(": ", 1) for line in block.splitlines())
 
     async def events(self, count: int) -> AsyncIterator[dict[str, str]]:
@@ -182,7 +183,7 @@ class Reader:
 
     async def leave(self) -> None:
         self._gone.set()
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, PATIENCE_SECONDS)
 
 
 def add_request(plane: ControlPlane, now: float, reason: str) -> None:
@@ -209,7 +210,7 @@ def test_streams_get_what_is_new_and_resume_where_they_ended(
             new = [block async for block in reader.events(1)]
             assert msgspec.json.decode(new[0]["data"])["text"] == "resume by alice: one"
         third = Reader(plane)
-        await asyncio.wait_for(third.task, 5)
+        await asyncio.wait_for(third.task, PATIENCE_SECONDS)
         assert third.status == 429, "two streams of one token"
         await fresh.leave()
         add_request(plane, clock.now() - SETTLED_SECONDS, "two")
@@ -281,9 +282,9 @@ def test_streams_end_when_the_control_plane_stops_and_a_new_one_does_at_once(tmp
         reader = Reader(plane)
         await reader.next()
         plane.end_waits()
-        await asyncio.wait_for(reader.task, 1)
+        await asyncio.wait_for(reader.task, PATIENCE_SECONDS)
         late = Reader(plane)
-        await asyncio.wait_for(late.task, 1)
+        await asyncio.wait_for(late.task, PATIENCE_SECONDS)
         assert (reader.status, late.status) == (200, 200)
 
     asyncio.run(play())

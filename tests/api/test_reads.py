@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tests import builders as b
 from tests.new_database import new_database
 from tests.simulator.slurm import VirtualSlurm
+from tests.waiting import PATIENCE_SECONDS
 from understudy_controlplane.api.readers import Readers
 from understudy_controlplane.api.readers import reader as reader_of_task
 from understudy_controlplane.app import ControlPlane, Outside, compose
@@ -45,7 +46,7 @@ def decisions_that_hang() -> Iterator[threading.Event]:
 
     def hang(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if "FROM decision" in statement:
-            end.wait(20)
+            end.wait(2 * PATIENCE_SECONDS)
 
     event.listen(Engine, "before_cursor_execute", hang)
     try:
@@ -66,10 +67,10 @@ def test_readers_that_hang_delay_neither_the_loop_nor_the_health_check(plane: Co
         transport = httpx.ASGITransport(plane.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             reads = [asyncio.create_task(client.get("/v1/decisions")) for _ in range(READERS)]
-            await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=2)
+            await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_SECONDS)
             threading.Thread(target=query_of_the_loop, daemon=True).start()
-            assert await asyncio.to_thread(loop_done.wait, 2), "the loop waits for a reader's connection"
-            health = await asyncio.wait_for(client.get("/healthz"), 2)
+            assert await asyncio.to_thread(loop_done.wait, PATIENCE_SECONDS), "the loop waits for a reader's connection"
+            health = await asyncio.wait_for(client.get("/healthz"), PATIENCE_SECONDS)
             end.set()
             return health.status_code, sorted([(await one).status_code for one in reads])
 
@@ -116,7 +117,7 @@ def test_a_sender_that_reads_much_delays_only_itself() -> None:
 
     async def read(sender: str) -> int:
         def content() -> None:
-            begin.wait(10)
+            begin.wait(PATIENCE_SECONDS)
             carried_out.append(sender)
 
         reader_of_task.set(sender)
@@ -141,11 +142,13 @@ def test_a_read_that_is_given_up_leaves_its_turn_to_the_next_one() -> None:
         return (await readers.read(content)).status_code
 
     async def give_up() -> int:
-        reads = [asyncio.create_task(read(lambda: begin.wait(10))) for _ in range(3)]
+        reads = [asyncio.create_task(read(lambda: begin.wait(PATIENCE_SECONDS))) for _ in range(3)]
         await asyncio.sleep(0)
         reads[1].cancel()
         begin.set()
-        return await asyncio.wait_for(reads[2], 2) + await asyncio.wait_for(read(lambda: None), 2)
+        return await asyncio.wait_for(reads[2], PATIENCE_SECONDS) + await asyncio.wait_for(
+            read(lambda: None), PATIENCE_SECONDS
+        )
 
     assert asyncio.run(give_up()) == 400
     readers.close()

@@ -18,7 +18,8 @@ from tests.new_database import new_database
 from tests.recover.rehearsal import Rehearsal
 from tests.signals.fault_trace import DAY, NODES, Fault, faults
 from tests.tokens import as_user, bearer
-from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs
+from understudy_controlplane.figures.fleet_costs import History, fleet_costs
+from understudy_controlplane.fleet.history import Span
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store import tables

@@ -289,6 +289,8 @@ def test_the_explanation_of_a_job_says_what_it_is_to_slurm(rehearsal: Rehearsal)
     assert explained_as(part_of=HETEROGENEOUS_JOB).endswith(
         "it belongs to a heterogeneous job, which Slurm requeues as a whole: its gang is left to a person"
     )
+    pending = {"state": "PENDING", "nodes": (), "reason": "Resources"}
+    assert explained_as(**pending).endswith("managed; Slurm gives the reason Resources")
     pulse.snapshot = before
 
 

@@ -127,6 +127,25 @@ def test_a_new_certificate_is_used_without_a_restart(
     assert (trusts(first, server), trusts(second, server)) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "ca", "host", "remedy"),
+    [
+        ("http", False, "", "it may speak TLS: then its URL begins with https://"),
+        ("https", False, "", "name the site's with --ca-file or UNDERSTUDY_CA_FILE"),
+        ("https", True, "localhost", "its certificate is for another name"),
+    ],
+)
+def test_a_command_names_what_is_wrong_with_its_url_or_ca(
+    server: TlsServer, files: CertificateFiles, scheme: str, ca: bool, host: str, remedy: str
+) -> None:
+    address = url(server).replace("https", scheme).replace("127.0.0.1", host or "127.0.0.1")
+    with (
+        Client(address, "t", files.certificate if ca else None) as client,
+        pytest.raises(UnreachableError, match=remedy),
+    ):
+        client.get("/v1/status")
+
+
 def test_an_agent_sends_its_token_to_no_other_server(
     server: TlsServer, certificates: tuple[CertificateFiles, CertificateFiles]
 ) -> None:

@@ -36,12 +36,12 @@ MEGABYTE = 1_000_000
 
 
 def measure_connections(size: Size) -> list[Result]:
-    connections = size.of(CONNECTIONS, 100)
+    connections, count = size.of((CONNECTIONS, ANSWERS), (100, 3))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, CONNECTIONS + 1000), most))
     quiet, beside, bytes_after = list[float](), list[float](), list[int]()
     with control_plane() as (port, process):
-        quiet += answers(port)
+        quiet += answers(port, count)
         for _ in range(size.of(FLOODS, 2)):
             with ExitStack() as flood:
                 for number in range(connections):
@@ -51,11 +51,11 @@ def measure_connections(size: Size) -> list[Result]:
                     one.connect(("127.0.0.1", port))
                     one.sendall(b"GET /v1/st")
                 held = connections_of(port)
-                beside += answers(port)
+                beside += answers(port, count)
                 assert held > connections * 0.9, f"only {held} connections are open"
             while connections_of(port) > 10:
                 time.sleep(0.1)
-            answers(port)
+            answers(port, count)
             bytes_after.append(resident_bytes(process.pid))
     kept = (bytes_after[-1] - bytes_after[0]) / MEGABYTE
     return [
@@ -64,10 +64,10 @@ def measure_connections(size: Size) -> list[Result]:
     ]
 
 
-def answers(port: int) -> list[float]:
+def answers(port: int, count: int) -> list[float]:
     """Milliseconds of each, with its connection."""
     found = []
-    for _ in range(ANSWERS):
+    for _ in range(count):
         begun = time.perf_counter()
         with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
             connection.request("GET", "/healthz")

@@ -137,7 +137,7 @@ def measure_page(shown: Shown, browser: Browser, url: str, cookies: dict[str, st
         tab.call("Page.addScriptToEvaluateOnNewDocument", source=PAINTED)
         painted = [paint(tab, groups) for _ in range(rounds)]
         tab.wait_for("document.getElementById('link').dataset.state === 'live'")
-        updated = [update(tab, shown) for _ in range(rounds * 2)]
+        updated = [update(tab, shown) for _ in range(size.of(rounds * 2, 1))]
         shown.all_unlike()
         unlike = [paint(tab, groups) for _ in range(rounds)]
     return [
@@ -172,10 +172,10 @@ def page_of(address: str) -> str:
 
 
 def measure_viewers(shown: Shown, address: str, live: LiveViews, size: Size) -> list[Result]:
-    alone = [cpu_share(shown, size.of(WATCHED_SECONDS, 1.0)) for _ in range(2)]
+    alone = [cpu_share(shown, size.of(WATCHED_SECONDS, 0.3)) for _ in range(size.of(2, 1))]
     layout = re.findall(r'data-layout="(\w+)"', page_of(address))[0]
     with watching(f"{address}/dashboard/live?layout={layout}"):
-        watched = [cpu_share(shown, size.of(WATCHED_SECONDS, 1.0)) for _ in range(2)]
+        watched = [cpu_share(shown, size.of(WATCHED_SECONDS, 0.3)) for _ in range(size.of(2, 1))]
         assert live.viewers == VIEWERS, f"{live.viewers} viewers are left"
     return [result("server_cpu_share_20_viewers", "", watched, {"no_viewers": alone}, more_is_better=False)]
 

@@ -23,7 +23,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Connection, Engine
 
 from tests import REPOSITORY
-from tests.bench.ingest_server import StillSlurm
+from tests.bench.report_server import StillSlurm
 from tests.bench.result import BENCH_DIRECTORY
 from tests.store.query_plans import Statements, captured, read_all
 from tests.tokens import add_tokens, bearer

@@ -21,9 +21,9 @@ from tests.bench.result import Result, Size, result
 from tests.testbed.fake_fabric import FakeFabric
 from tests.testbed.fake_nvml import FakeGpus, build, h100_node
 
-ROUNDS = 6
-ROUND_SECONDS = 15.0
-WARM_UP_SECONDS = 10.0
+ROUNDS = 5
+ROUND_SECONDS = 8.0
+WARM_UP_SECONDS = 5.0
 CPU_PERCENT_MAX = 1.0
 MEBIBYTES_MAX = 80.0
 
@@ -95,7 +95,7 @@ def measure(size: Size) -> list[Result]:
             begun = time.monotonic()
             for _ in range(size.of(ROUNDS, 1)):
                 before = {pid: (time.monotonic(), cpu_seconds(pid)) for pid in pids}
-                time.sleep(size.of(ROUND_SECONDS, 3.0))
+                time.sleep(size.of(ROUND_SECONDS, 1.5))
                 for pid, (at, spent) in before.items():
                     shares[pid].append(100 * (cpu_seconds(pid) - spent) / (time.monotonic() - at))
             seconds = time.monotonic() - begun

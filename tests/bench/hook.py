@@ -1,4 +1,4 @@
-"""What the hook costs the training: microseconds of its thread for a step, with an agent that receives its messages.
+"""What the hook costs the training: processor time of its thread for a step, with an agent that receives its messages.
 
 The training is a loop that does nothing, as fast as it goes; so the link's thread has more to do than it ever has, and
 contends for the interpreter. `bare` is the same loop without the hook, taken off. `cold` is a step after a pause, when
@@ -19,7 +19,9 @@ import torch
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
+from tests.bench.processor import seconds_of
 from tests.bench.result import Result, Size, result
+from tests.stopwatch import reference
 from understudy import Monitor
 from understudy.ddp import watch_ddp
 
@@ -35,9 +37,9 @@ def microseconds(loop: Callable[[range], None], size: Size) -> list[float]:
     rounds, count = [], size.of(STEPS, 50)
     for number in range(size.of(ROUNDS, 2)):
         steps = range(number * count, (number + 1) * count)
-        begun = time.perf_counter()
+        begun = time.thread_time()
         loop(steps)
-        rounds.append((time.perf_counter() - begun) / count * 1e6)
+        rounds.append((time.thread_time() - begun) / count * 1e6)
         time.sleep(0.3)  # the link's thread sends what has gathered
     return rounds
 
@@ -88,11 +90,14 @@ def measure_steps(monitor: Monitor, closed: Monitor, size: Size) -> list[Result]
         "hook_step_four_collectives": with_collectives(monitor),
         "hook_step_no_agent": plain(closed),
     }
+    beside = [seconds_of(reference) * 1e6 for _ in range(size.of(ROUNDS, 2))]
     hot = [
-        result(name, "µs", [one - empty for one in microseconds(loop, size)], {}, more_is_better=False)
+        result(
+            name, "µs", [one - empty for one in microseconds(loop, size)], {"fixed_work": beside}, more_is_better=False
+        )
         for name, loop in figures.items()
     ]
-    return [*hot, result("hook_step_cold", "µs", cold(monitor, size), {}, more_is_better=False)]
+    return [*hot, result("hook_step_cold", "µs", cold(monitor, size), {}, more_is_better=False, rounds=False)]
 
 
 def measure_backward(monitor: Monitor, size: Size) -> Result:
@@ -118,9 +123,9 @@ def median_backward(train: Callable[[], None], count: int) -> float:
     """Microseconds."""
     took = []
     for _ in range(count):
-        begun = time.perf_counter()
+        begun = time.thread_time()
         train()
-        took.append((time.perf_counter() - begun) * 1e6)
+        took.append((time.thread_time() - begun) * 1e6)
     return median(took)
 
 

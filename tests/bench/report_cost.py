@@ -15,7 +15,7 @@ import msgspec
 from fastapi import Request
 
 from tests import builders as b
-from tests.bench.ingest_load import full_report, node_name
+from tests.bench.report_load import full_report, node_name
 from tests.bench.result import Result, Size, result
 from tests.tokens import bearer
 from understudy_controlplane.app import ControlPlane
@@ -28,13 +28,13 @@ REQUESTS_A_ROUND = 2000
 
 
 def measure_report_cost(plane: ControlPlane, size: Size) -> Result:
-    """Its tokens are those of `tests.tokens` for the first nodes of `tests.bench.ingest_load`."""
+    """Its tokens are those of `tests.tokens` for the first nodes of `tests.bench.report_load`."""
     plane.telemetry.know([node_name(index) for index in range(NODES)])
     bodies = [_body(index) for index in range(NODES)]
-    scopes = [_scope(index) for index in range(NODES)]
+    scopes = [scope(node_name(index)) for index in range(NODES)]
 
     async def request(number: int) -> None:
-        await _post(plane.app, scopes[number % NODES], bodies[number % NODES])
+        await post(plane.app, scopes[number % NODES], bodies[number % NODES])
 
     async def admit(number: int) -> None:
         await plane.admission.admit(Request(scopes[number % NODES]), Permission.REPORT)
@@ -52,19 +52,19 @@ def _body(index: int) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(report, cluster=b.CLUSTER))
 
 
-def _scope(index: int) -> dict[str, Any]:
-    token = bearer(Role.NODE, node_name(index))["Authorization"].encode()
+def scope(node: str) -> dict[str, Any]:
+    token = bearer(Role.NODE, node)["Authorization"].encode()
     return {
         "type": "http",
         "method": "POST",
         "path": "/v1/reports",
         "query_string": b"",
         "headers": [(b"authorization", token), (b"content-type", b"application/json")],
-        "client": (f"10.0.{index // 250}.{index % 250}", 40000),
+        "client": ("10.0.0.1", 40000),
     }
 
 
-async def _post(app: Any, scope: dict[str, Any], body: bytes) -> None:
+async def post(app: Any, scope: dict[str, Any], body: bytes) -> None:
     statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:

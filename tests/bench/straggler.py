@@ -46,7 +46,7 @@ def alarms(rank_days: float, ranks: int) -> Result:
         rates.append(found / judged * 20_000)
         print(f"{peers} peers: {found} alarms in {judged:.0f} rank-days")
     print(f"together {total} in {days:.0f} rank-days; at most {upper(total) / days * 20_000:.2f} in 20,000 (95 %)")
-    return result("straggler_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False)
+    return result("straggler_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False, rounds=False)
 
 
 def upper(events: int) -> float:
@@ -129,7 +129,7 @@ def alarms_where_work_varies(size: Size) -> Result:
             found, judged = found + more, judged + days
         rates.append(found / judged * 20_000)
         print(f"real steps, order of {'steps' if each_step else 'gangs'}: {found} alarms in {judged:.0f} rank-days")
-    return result("straggler_trace_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False)
+    return result("straggler_trace_alarms_per_20000_rank_days", "1", rates, {}, more_is_better=False, rounds=False)
 
 
 def speed(size: Size) -> Result:

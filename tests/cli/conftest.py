@@ -57,7 +57,7 @@ def run(*arguments: str, url: str, token: str = "", status: int = 0) -> Result:
 
 
 @contextmanager
-def served(folder: Path, mode: str, nodes: int = 4, tasks: int = 0) -> Iterator[Served]:
+def served(folder: Path, mode: str, nodes: int = 4, tasks: int = 0, **sections: Any) -> Iterator[Served]:
     """Job 1 is an array of so many tasks."""
     before = structlog.get_config()
     slurm = VirtualSlurm([f"n{number}" for number in range(1, nodes + 1)])
@@ -65,7 +65,9 @@ def served(folder: Path, mode: str, nodes: int = 4, tasks: int = 0) -> Iterator[
         slurm.submit_array("ann", tasks, comment="understudy")
     server = {"database": with_tokens(new_database(folder / "fleet.db"))}
     with (
-        closing(compose(b.config(mode=mode, server=server), Outside(slurm, lambda _node: True))) as control_plane,
+        closing(
+            compose(b.config(mode=mode, server=server, **sections), Outside(slurm, lambda _node: True))
+        ) as control_plane,
         socket.create_server(("127.0.0.1", 0)) as listening,
     ):
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -28,6 +28,11 @@ from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.protocol import SlurmUnavailable
 
 
+def test_where_a_key_of_the_whole_file_belongs_is_named_if_it_is_below_a_section() -> None:
+    with pytest.raises(ConfigError, match=r"'spares\.mode'; 'mode' belongs above the first \[section\]"):
+        parse_config('cluster = "c"\n[spares]\nmode = "act"', "controlplane.toml")
+
+
 class OtherCluster(VirtualSlurm):
     def cluster_name(self) -> str:
         return "production"
@@ -256,3 +261,29 @@ def test_a_value_that_may_hold_a_password_is_not_shown() -> None:
     with pytest.raises(ConfigError, match=r"server\.database: has to be a valid string") as caught:
         parse_config('cluster = "c"\n[server]\ndatabase = ["postgresql://me:correct-horse@x"]', "site.toml")
     assert "correct-horse" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ("/nowhere/provider", "there is no such program; install it there"),
+        ("no-such-program-of-a-provider", "there is no such program"),
+        ("{}/folder", "there is no such program"),
+        ("{}/plain", "this user may not run it; `chmod +x {}/plain`"),
+        ("{}/whole", ""),
+        ("sh", ""),
+    ],
+)
+def test_the_providers_program_is_looked_for_and_not_run(
+    usable: dict[str, Any], tmp_path: Path, program: str, problem: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for name, mode in (("plain", 0o644), ("whole", 0o755)):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        (tmp_path / name).chmod(mode)
+    command = program.format(tmp_path)
+    found = problems(b.config(server=usable, provider={"command": f"{command} --token=secret"}))
+    assert found.keys() == ({"provider.command"} if problem else set())
+    assert problem.format(tmp_path) in found.get("provider.command", "")
+    assert "secret" not in str(found)
+    assert not (tmp_path / "ran").exists()

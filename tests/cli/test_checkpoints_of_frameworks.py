@@ -109,9 +109,9 @@ NOT_NEEDED = {
 @pytest.mark.parametrize(
     ("program", "kind", "steps"),
     [
-        (TRAINER, "Hugging Face Trainer", [1]),
-        (ACCELERATE, "Accelerate", [1]),
-        (LIGHTNING, "torch.save", [1]),
+        pytest.param(TRAINER, "Hugging Face Trainer", [1], marks=pytest.mark.long),
+        pytest.param(ACCELERATE, "Accelerate", [1], marks=pytest.mark.long),
+        pytest.param(LIGHTNING, "torch.save", [1], marks=pytest.mark.long),
         (DISTRIBUTED, "torch.distributed.checkpoint", [1, 2]),
     ],
     ids=["trainer", "accelerate", "lightning", "distributed"],

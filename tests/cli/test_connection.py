@@ -83,6 +83,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "none: cannot be used" in printed
 
 
+def test_a_named_file_without_a_token_is_refused_and_no_other_identity_counts(url: str, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    printed = run("breaker", "reset", "x", "--url", url, "--token-file", empty, home=tmp_path, status=2)
+    assert "empty: is empty" in printed
+    assert not Plane.asked
+
+
 @pytest.mark.parametrize("address", [NO_ONE_LISTENS, "http://[", "http://no..name:7117"])
 def test_a_control_plane_that_does_not_answer_is_named(address: str, tmp_path: Path) -> None:
     assert f"{address}: no answer" in run("status", "--url", address, home=tmp_path, status=4)
@@ -103,7 +111,8 @@ def test_a_control_plane_without_tls_is_named_as_such(url: str, tmp_path: Path) 
         (200, b"<html>", 4, "cannot be read"),
         (200, b'{"paused": ""}', 4, "cannot be read"),
         (401, b'{"detail": "no valid token", "hint": "send one"}', 1, "no valid token; send one"),
-        (404, b"<html>", 1, "HTTP 404 <html>; check the URL"),
+        (404, b"not found", 1, "HTTP 404 not found; check the URL"),
+        (404, b"\n<!doctype html>", 1, "HTTP 404, and a page for browsers; the URL of the control plane has no path"),
         (409, b'{"detail": "n1 is retired", "hint": "release it"}', 3, "n1 is retired; release it"),
         (422, b'{"detail": "reason must not be empty"}', 2, "reason must not be empty"),
         (503, b'{"detail": "the database does not answer"}', 4, "the database does not answer"),

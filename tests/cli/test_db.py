@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from tests import builders as b
 from tests.new_database import new_database
 from understudy_controlplane.cli.main import root
-from understudy_controlplane.store.database import open_database
+from understudy_controlplane.ingest.answers import refuse_for_error
+from understudy_controlplane.store.database import StoreError, cause_of, open_database
 from understudy_controlplane.store.facts import FactStore
 
 YEARS_AGO = 1_000_000.0
@@ -143,3 +144,22 @@ class TestBackup:
         config.write_text('cluster = "c"\n[server]\ndatabase = "postgresql+psycopg://a@h/n"\n')
         result = db(config, "backup", str(tmp_path / "copy.db"))
         assert (result.exit_code, "pg_dump" in result.stderr) == (1, True)
+
+
+def test_a_full_disk_is_named_with_what_to_do_and_no_other_error_shows_what_the_database_reported(
+    tmp_path: Path,
+) -> None:
+    engine = open_database(new_database(tmp_path / "fleet.db"))
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as much as it has: no page more
+        with pytest.raises(StoreError) as full:
+            connection.exec_driver_sql("CREATE TABLE one (a)")
+        with pytest.raises(StoreError) as other:
+            connection.exec_driver_sql("SELECT a FROM none")
+    engine.dispose()
+    assert cause_of(full.value) == "the database: database or disk is full; make room where `server.database` lies"
+    assert cause_of(other.value) == "the database: no such table: none"
+    refused, failed = refuse_for_error(full.value), refuse_for_error(other.value)
+    assert (refused.status_code, failed.status_code) == (503, 500)
+    assert b"disk of the database is full" in refused.body
+    assert b"none" not in failed.body

@@ -46,3 +46,24 @@ def test_who_sets_mode_act_sees_what_waits_from_before(faulty: Served) -> None:
     printed = faulty.run("mode", "set", "act", "its decisions were right", status=3)  # the file still has mode observe
     assert "Incidents from before mode act" in printed
     assert "n3: Xid 79" in printed
+
+
+def test_before_mode_act_what_it_would_do_at_once_is_listed_and_it_asks(tmp_path: Path) -> None:
+    """The pool is filled at once; what follows from an incident that was known waits for approval."""
+    with served(tmp_path, "act", spares={"count": 2}) as made:
+        plane = made.control_plane
+        made.run("mode", "set", "observe", "a new driver")
+        now = time.time()
+        for name in ("n1", "n2", "n3", "n4"):
+            plane.telemetry.receive(b.report(name), now)
+        plane.stores.facts.record("n3", [b.xid_event("n3", 79, now).event], now, lambda _: None)
+        for _ in range(2):
+            plane.loop.tick()
+        asked = made.run("mode", "set", "act", "it was right", status=1)
+        assert "n3: Xid 79 on GPU" in asked
+        assert "waits for an operator's approval" in asked
+        assert "fleet: n2, n4 should join the spare pool" in asked
+        assert "Set mode act? [y/N]" in asked
+        assert made.run("mode", "show").startswith("observe"), "the question was not answered"
+        made.run("mode", "set", "act", "it was right", "--yes")
+        assert made.run("mode", "show") == "act\n"

@@ -72,6 +72,29 @@ def test_releases_that_miscount_a_dead_gang_are_named(tmp_path: Path, release: s
     assert (found.severity, "scontrol reconfigure" in found.why) == (severity, severity is Severity.COST)
 
 
+@pytest.mark.parametrize(
+    ("gres", "found", "not_watched"),
+    [
+        ("gpu:a100_1g.5gb:28", "MIG on 2 nodes", True),
+        ("gpu:a100_1g5gb:28,gpu:a100:1", "MIG on 2 nodes", True),
+        ("gpu:h100:8,mps:h100:800,shard:64", "mps on 2 nodes, shard on 2 nodes", False),
+    ],
+)
+def test_what_is_not_watched_of_shared_gpus_is_named(tmp_path: Path, gres: str, found: str, not_watched: bool) -> None:
+    slurm = SettingsOf()
+    slurm.gres = gres
+    shown = check(looked_at(slurm, config(tmp_path)), "shared GPUs")
+    assert (shown.found, shown.severity) == (found, Severity.COST)
+    assert ("NVLinks of a GPU in MIG mode are not watched" in shown.why) is not_watched
+    assert "no gang moves for a rank that is slow there" in shown.why
+
+
+def test_whole_gpus_are_no_shared_ones(tmp_path: Path) -> None:
+    slurm = SettingsOf()
+    slurm.gres = "gpu:a100_80gb:8"
+    assert "shared GPUs" not in [one.name for one in looked_at(slurm, config(tmp_path)).checks]
+
+
 def test_a_slurm_that_cannot_be_reached_is_dangerous_and_says_what_to_do(tmp_path: Path) -> None:
     diagnosis = looked_at(DeafSlurm(["n1"]), config(tmp_path))
     assert diagnosis.dangerous

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from tempfile import NamedTemporaryFile
 
 import pytest
+from click.testing import CliRunner
 
 from tests.cli.conftest import Served, record
+from tests.tokens import secret
+from understudy_client import Record
 from understudy_controlplane.api.commissioning import CommissionedNode, CommissioningReport, document
 from understudy_controlplane.api.documents import Form
 from understudy_controlplane.cli.connection import with_commands
+from understudy_controlplane.cli.explained_subject import lines
+from understudy_controlplane.cli.main import root
 from understudy_controlplane.cli.observed import RULES
 from understudy_controlplane.figures.commissioning import Acceptance
+from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.identity import Role
 from understudy_wire.hardware import Part, PartKind
 
@@ -165,7 +172,7 @@ def test_pause_resume_breaker_and_mode(acting: Served) -> None:
     shown = json.loads(acting.run("mode", "show", "--json"))
     assert (shown["mode"], shown["configured"], shown["limit"]) == ("observe", "act", "a driver (admin)")
     assert "; configured: act; limited by a driver (admin), until " in acting.run("status")
-    acting.run("mode", "set", "act", "tried")
+    acting.run("mode", "set", "act", "tried", "--yes")
     assert acting.run("mode", "show") == "act\n"
 
 
@@ -184,6 +191,27 @@ def test_a_wrong_time_is_a_usage_error(text: str, acting: Served) -> None:
 @pytest.mark.parametrize("text", ["2h", "90s", "2026-01-31T12:00", "2026-01-31"])
 def test_times_are_durations_before_now_or_times_in_utc(text: str, acting: Served) -> None:
     acting.run("decision", "list", "--since", text)
+
+
+def test_a_job_is_explained_with_the_cause_of_each_move_and_what_its_owner_can_refer_to() -> None:
+    """Its owner sees no decisions: the cause is in the recovery."""
+    recovery = {
+        "id": 12, "kind": "pool", "status": "succeeded", "outcome": "", "nodes": ["n1"], "spares": ["n7"],
+        "detected_at": 60.0, "ended_at": 66.9, "phases_ms": {"first_step": 6884}, "reason": "xid.79: Xid 79",
+    }  # fmt: skip
+    incident = {"id": 5, "subject_kind": "node", "subject": "n2", "rule": "nvml.lost", "summary": "GPU 0 is lost"}
+    decision = {"id": 31, "at": 60.0, "action": "nothing", "because": "dry_run", "table_row": 10, "reason": "Xid 79"}
+    launch = {"restart_count": 0, "launch": 1, "at": 60.0, "reason": "rank 2 on n3 ended with signal 9"}
+    explained = {
+        "is_now": "job 10 runs", "record": {"job_id": 10, "launches": [launch, launch | {"reason": ""}]},
+        "incidents": [incident], "recoveries": [recovery], "requests": [], "decisions": [decision],
+    }  # fmt: skip
+    printed = list(lines(json.loads(json.dumps(explained), object_hook=Record)))
+    assert "  5 n2 nvml.lost: GPU 0 is lost" in printed
+    (moved,) = [line for line in printed if line.startswith("  12 ")]
+    assert moved.endswith(": xid.79: Xid 79")
+    assert "  0.1 1970-01-01 00:01:00: rank 2 on n3 ended with signal 9" in printed
+    assert "  31 1970-01-01 00:01:00 nothing, because of dry_run (row 10): Xid 79" in printed
 
 
 def test_a_node_is_explained(observing: Served) -> None:
@@ -245,9 +273,39 @@ def test_the_record_of_a_rule_names_how_often_people_agreed() -> None:
 
 
 def test_a_ticket_is_acknowledged_and_closed(acting: Served) -> None:
-    acting.control_plane.stores.tickets.open_ticket("n1-17", "n1", {"why": "broken"}, 1_700_000_000.0)
+    body: dict[str, Json] = {"why": "broken", "provider": {"asked": "replace", "ticket": "T-18", "summary": "soon"}}
+    acting.control_plane.stores.tickets.open_ticket("n1-17", "n1", body, 1_700_000_000.0)
     acting.run("ticket", "ack", "1", "on my way", role=Role.OPERATOR)
-    assert "  operator\n" in acting.run("ticket", "list", "--open")
+    listed = acting.run("ticket", "list", "--open")
+    assert "  operator  " in listed
+    assert "replace: ticket T-18, soon" in listed
     acting.run("ticket", "close", "1", "new fan")
     assert json.loads(acting.run("ticket", "list", "--open", "--json")) == []
     acting.run("ticket", "close", "1", "again", status=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("understudy node show n", ["n1", "n2", "n3", "n4"]),
+        ("understudy node hold n4", ["n4"]),
+        ("understudy node list --state qu", ["quarantined"]),
+        ("understudy job show ", ["1", "2", "3"]),
+        ("understudy recovery list --status awa", ["awaits_approval"]),
+    ],
+)
+def test_a_shell_completes_names_of_nodes_and_jobs_and_states(
+    words: str, completed: list[str], observing: Served
+) -> None:
+    asked = {"_UNDERSTUDY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert _completed(observing.url, asked) == completed
+    assert _completed("http://127.0.0.1:9", asked) == ([] if "-" not in words else completed)
+
+
+def _completed(url: str, asked: dict[str, str]) -> list[str]:
+    with NamedTemporaryFile("w") as file:
+        file.write(secret(Role.VIEWER))
+        file.flush()
+        environment = {**asked, "UNDERSTUDY_URL": url, "UNDERSTUDY_TOKEN_FILE": file.name}
+        printed = CliRunner().invoke(root, [], prog_name="understudy", env=environment).output
+    return sorted(line.partition(",")[2] for line in printed.split())

@@ -53,7 +53,11 @@ def commands(group: click.Group = root, path: tuple[str, ...] = ()) -> Iterator[
             yield (*path, name), command
 
 
-NEEDS: dict[tuple[str, ...], tuple[str, ...]] = {("token", "create"): ("--label", "x"), ("token", "revoke"): ("1",)}
+NEEDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("token", "create"): ("--label", "x"),
+    ("token", "revoke"): ("1",),
+    **{("plan", one): ("--from-history",) for one in ("interval", "spares", "what-if")},
+}
 """Arguments which the options alone do not show."""
 
 

@@ -23,6 +23,7 @@ def status(**changes: Any) -> Record:
         "cluster": "c",
         "mode": "act",
         "mode_configured": "act",
+        "mode_nodes": {},
         "paused": "",
         "mode_limit": "",
         "paused_until": None,
@@ -30,6 +31,7 @@ def status(**changes: Any) -> Record:
         "breaker": "",
         "slurm": {"read_at": NOW - 1, "error": ""},
         "loop": {"last_tick_at": NOW - 2, "tick_seconds": 0.25, "error": ""},
+        "lead": None,
         "nodes": {"quarantined": 12, "in_service": 12_480},
         "spares": {"held": 7, "wanted": 8},
         "incidents_open": 3,
@@ -53,6 +55,17 @@ def test_it_shows_until_when_it_is_paused_and_what_the_mode_means() -> None:
     shown = lines(status(mode="approve", paused="moving (alice)", paused_until=NOW), NOW)
     assert "paused      moving (alice), until 1970-01-12 13:46:40" in shown
     assert "mode        approve: each recovery waits for an operator" in shown
+
+
+def test_it_shows_who_leads_and_who_stood_by() -> None:
+    others = [
+        {"name": "head2:7117", "seen_at": NOW - 1, "stands_by": True},
+        {"name": "head3:7117", "seen_at": NOW - 360, "stands_by": False},
+    ]
+    shown = lines(status(lead={"url": "head1:7117", "term": 7, "since": NOW, "others": others}), NOW)
+    assert "leads       head1:7117 since 1970-01-12 13:46:40, term 7" in shown
+    assert "stands by   head2:7117; head3:7117 does not, last seen 6 min ago" in shown
+    assert not any(one.startswith("leads") for one in lines(status(), NOW)), "on SQLite there is one"
 
 
 def need(why: str, since: float | None = None, command: str = "") -> dict[str, Any]:

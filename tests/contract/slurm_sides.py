@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+import pytest
+
 from tests.simulator.slurm import VirtualSlurm
 from tests.testbed.cluster import PATIENCE, SlurmCluster
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
@@ -368,6 +370,11 @@ REAL_SIDES: dict[str, tuple[Installation, Callable[[SlurmCluster], AbstractConte
     "26.05-cli": (DEBIAN_14, by_command_line),
     "26.05-pyslurm": (DEBIAN_14, by_pyslurm),
 }
+IN_EACH_TEST_RUN = ("22.05-cli", "26.05-pyslurm")
+REAL_SIDE_NAMES = [
+    pytest.param(name, marks=() if name in IN_EACH_TEST_RUN else pytest.mark.long) for name in REAL_SIDES
+]
+"""`make test` tries the oldest Slurm by one gateway and the newest by the other, `make long` also what lies between."""
 
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
 

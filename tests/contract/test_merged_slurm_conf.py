@@ -25,15 +25,18 @@ def slurm(request: pytest.FixtureRequest) -> Installation:
 
 @pytest.fixture
 def cluster(slurm: Installation) -> Iterator[SlurmCluster]:
-    """A site with two Prologs, of which Slurm runs the second or both, a health check, and a flag."""
+    """A site with two Prologs, of which Slurm runs the second or both, a health check, and a flag, in shapes that Slurm
+    reads.
+    """
     directory = Path(tempfile.mkdtemp(prefix="ud-"))
     directory.chmod(0o755)
     (directory / "run" / "hooks").mkdir(parents=True)
     for name in ("first", "second", "nhc"):
         (directory / name).write_text(f"#!/bin/sh\necho {name} >> {directory}/ran\n")
         (directory / name).chmod(0o755)
-    lines = [f"Prolog={directory}/first", f"Prolog={directory}/second", f"HealthCheckProgram={directory}/nhc"]
-    lines += ["HealthCheckInterval=2", "HealthCheckNodeState=ANY", "PrologFlags=Contain"]
+    (directory / "site.conf").write_text(f'PROLOG = "{directory}/second" # of the site\nprologflags\t= Contain')
+    lines = [f"Prolog={directory}/\\", "first", "INCLUDE site.conf # included", f"HealthCheckProgram\t={directory}/nhc"]
+    lines += ["healthcheckinterval =2 # seconds", "HealthCheckNodeState=ANY"]
     try:
         with SlurmCluster(directory, 1, 0, lines, slurm=slurm) as running:
             yield running

@@ -13,6 +13,7 @@ from tests.conftest import Clusters
 from tests.contract.slurm_sides import (
     MAIL,
     NODES,
+    REAL_SIDE_NAMES,
     REAL_SIDES,
     SLOW_TO_DIE_SECONDS,
     FakeSide,
@@ -50,7 +51,9 @@ def real_sides(slurm_clusters: Clusters) -> Iterator[Callable[[str], RealSide]]:
         yield make
 
 
-@pytest.fixture(params=["fake", *(pytest.param(name, marks=pytest.mark.cluster) for name in REAL_SIDES)])
+@pytest.fixture(
+    params=["fake", *(pytest.param(*one.values, marks=[pytest.mark.cluster, *one.marks]) for one in REAL_SIDE_NAMES)]
+)
 def side(request: pytest.FixtureRequest) -> Iterator[Side]:
     if request.param == "fake":
         yield FakeSide()
@@ -116,6 +119,8 @@ def test_a_job_has_its_owner_and_its_request(side: Side) -> None:
     assert before <= job.submit_at <= side.now()
     assert job.start_at is not None
     assert job.submit_at <= job.start_at <= side.now()
+    assert job.eligible_at is not None
+    assert job.submit_at <= job.eligible_at <= job.start_at
 
 
 def test_one_job_is_read_as_all_jobs_show_it_and_an_unknown_one_is_none(side: Side) -> None:
@@ -282,6 +287,7 @@ def test_a_requeued_job_counts_up_at_once_and_waits_for_its_start_time(side: Sid
     assert (job.restart_count, job.nodes, job.reason) == (1, (), "BeginTime")
     assert job.start_at is not None
     assert 100 < job.start_at - side.now() < 130
+    assert job.eligible_at == job.start_at
 
     without_effect(side.slurm.requeue_job, job_id)  # it is pending
     assert job_of(side, job_id).restart_count == 1
@@ -299,7 +305,7 @@ def test_a_requeued_job_starts_no_earlier_than_asked_for_in_advance(side: Side) 
     job = pending(side, job_id)
     side.slurm.start_job(job.address, job.submit_at + 3)
     later = job_of(side, job_id)
-    assert (later.state, later.start_at) == ("PENDING", job.submit_at + 3)
+    assert (later.state, later.start_at, later.eligible_at) == ("PENDING", job.submit_at + 3, job.submit_at + 3)
     until(side, lambda: side.now() > job.submit_at + 3.05, "it may start")
     with suppress(SlurmError):  # newer versions have started it by then
         side.slurm.start_job(job.address, job.submit_at + 3)
@@ -716,7 +722,7 @@ def test_of_an_array_with_a_limit_the_next_task_takes_the_turn_of_one_that_is_re
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", REAL_SIDES)
+@pytest.mark.parametrize("name", REAL_SIDE_NAMES)
 def test_tasks_of_an_array_and_odd_text_are_read_as_separate_jobs(
     real_sides: Callable[[str], RealSide], name: str
 ) -> None:
@@ -735,24 +741,24 @@ def test_tasks_of_an_array_and_odd_text_are_read_as_separate_jobs(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", REAL_SIDES)
+@pytest.mark.parametrize("name", REAL_SIDE_NAMES)
 def test_what_a_job_asks_for_on_each_node_is_read(real_sides: Callable[[str], RealSide], name: str) -> None:
     side = real_sides(name)
     side.clear()
     node = node_of(side, "n1")
     assert min(node.cpus, node.memory_mb) > 0
-    by_node = side.submit_with("--nodes=2", "--mem=500", "--contiguous")
+    by_node = side.submit_with("--nodes=2", "--mem=500", "--contiguous", "--switches=3@10")
     by_cpu = side.submit_with("--nodes=1", "--ntasks=1", "--cpus-per-task=2", "--mem-per-cpu=10")
     jobs = (running(side, by_node), running(side, by_cpu))
-    found = [(one.memory_mb, one.contiguous, one.ranks_max) for one in jobs]
-    assert found[0] == (500, True, 2 * node.cpus)
-    all_cpus = (10 * node.cpus, False, node.cpus)
+    found = [(one.memory_mb, one.contiguous, one.ranks_max, one.switches_max) for one in jobs]
+    assert found[0] == (500, True, 2 * node.cpus, 3)
+    all_cpus = (10 * node.cpus, False, node.cpus, 0)
     assert found[1] == all_cpus, "each job of this cluster has its nodes alone, with all their CPUs"
     side.clear()
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", ["22.05-cli", "26.05-cli"])  # a minute each, and the gateway makes no difference
+@pytest.mark.parametrize("name", ["22.05-cli", "26.05-pyslurm"])  # a minute each, and the gateway makes no difference
 def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[str], RealSide], name: str) -> None:
     side = real_sides(name)
     side.clear()

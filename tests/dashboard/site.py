@@ -67,7 +67,9 @@ def _gpu(index: int) -> Gpu:
 def open_tickets(rehearsal: Rehearsal) -> None:
     """One that waits for a person, and a page; and messages."""
     tickets, now = rehearsal.control_plane.stores.tickets, rehearsal.clock.now()
-    tickets.open_ticket("n3-1", "n3", {"node": "n3", "reason": f"all repairs have failed {HOSTILE}"}, now)
+    of_provider: dict[str, Json] = {"asked": "replace", "error": f"exit code 1: {HOSTILE}"}
+    body: dict[str, Json] = {"node": "n3", "reason": f"all repairs have failed {HOSTILE}", "provider": of_provider}
+    tickets.open_ticket("n3-1", "n3", body, now)
     about: list[Json] = [f"n{number}" for number in range(1, 9)]
     tickets.open_ticket("held-1", "n1", {"node": "n1", "about": about, "reason": "8 held back"}, now, closed=True)
     keep_messages(rehearsal.control_plane.stores.notices, now, f"node n3: hardware fault {HOSTILE}")

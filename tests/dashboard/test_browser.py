@@ -41,6 +41,8 @@ STEADY = f"{LIVE} && [...document.querySelectorAll('time')].every(one => one.tit
 PAGES = {
     "fleet": "",
     "fleet_by_switch": "?by=switch",
+    "nodes": "/nodes",
+    "nodes_found": "/nodes?q=n1&sort=state",
     "node": "/nodes/n3",
     "jobs": "/jobs",
     "job": "/jobs/1",
@@ -55,7 +57,11 @@ PAGES = {
     "reports": "/reports",
     "missing": "/nodes/none",
 }
-LOOKS = [("light", "desktop", DESKTOP), ("dark", "desktop", DESKTOP), ("dark", "phone", PHONE)]
+LOOKS = [
+    ("light", "desktop", DESKTOP),
+    pytest.param("dark", "desktop", DESKTOP, marks=pytest.mark.long),
+    ("dark", "phone", PHONE),
+]
 
 
 @pytest.fixture(scope="module")
@@ -383,6 +389,28 @@ def test_logging_in_leads_to_the_page_that_was_wanted(browser: Browser, url: str
         tab.type(secret(Role.ADMIN))
         tab.press("Enter")
         tab.wait_for("location.pathname === '/dashboard/nodes/n3'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_login_says_where_the_token_is_and_can_be_read_by_all(browser: Browser, url: str, scheme: str) -> None:
+    with browser.tab(url, {}) as tab:
+        tab.scheme(scheme)
+        tab.open("/login")
+        assert "sudo cat /etc/understudy/operator.token" in tab.text()
+        tab.screenshot(SHOTS / f"login-{scheme}.png")
+        dark = sum(map(int, re.findall(r"\d+", tab.run("getComputedStyle(document.body).backgroundColor")))) < 384
+        assert dark is (scheme == "dark")
+        assert axe(tab) == []
+
+
+def test_a_person_logs_out(browser: Browser, url: str) -> None:
+    with browser.tab(url, session(url)) as tab:
+        tab.open("/dashboard/jobs")
+        tab.wait_for(STEADY)
+        tab.run("document.getElementById('log-out').click()")
+        tab.wait_for("location.pathname === '/login' && document.readyState === 'complete'")
+        tab.open("/dashboard/jobs")
+        tab.wait_for("location.pathname === '/login'")
 
 
 def test_a_session_that_has_ended_leads_to_the_login(browser: Browser, url: str, rehearsal: Rehearsal) -> None:

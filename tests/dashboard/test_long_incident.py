@@ -55,7 +55,7 @@ def test_its_newest_moments_are_shown_first_and_older_pages_lead_to_its_beginnin
         path, pages = f"/{older[1]}" if older else "", pages + 1
     assert pages == 3
     assert len(shown) == DECISIONS + 2, "first evidence, and that it was opened"
-    assert shown[0] == "0 ms"
+    assert shown[0] == "0 s"
     assert seconds_shown(viewer.get("/dashboard/incidents/1").text) == shown[-MOMENTS_LISTED:]
 
 

@@ -19,19 +19,21 @@ from tests.recover.rehearsal import Rehearsal
 from tests.tokens import as_user, bearer, secret
 from understudy_controlplane.access.admission import Denied
 from understudy_controlplane.config import Limits
+from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.dashboard.live import LiveViews
 from understudy_controlplane.dashboard.page import RELEASE, STATIC, Page
 from understudy_controlplane.dashboard.pages import Pages
 from understudy_controlplane.fleet.identity import Identity, Role
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.store.retention import CHECKPOINTS_KEPT
 
 pytestmark = pytest.mark.integration
 
 HERE = "https://understudy.example"
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 PAGES = (
-    *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries"),
+    *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries", "/nodes?q=n3"),
     *("/incidents", "/incidents/1", "/guards", "/tickets", "/tickets/1", "/tickets/2", "/notifications"),
     *("/reports", "/reports?by=7d", "/reports?by=nonsense"),
     *("?by=switch", "?by=nonsense"),
@@ -160,7 +162,7 @@ class TestThePageOfAUser:
     def test_is_kept_up_to_date_for_each_user_alone(self, rehearsal: Rehearsal) -> None:
         eve = Identity(Role.USER, "user eve (4711)", "", "", user_id=4711)
         pages = Pages(rehearsal.control_plane.reads)
-        seen = pages.read(eve, "my", "")
+        seen = pages.read(eve, "my")
         assert isinstance(seen, Page)
         assert "researcher" not in str(seen.parts)
 
@@ -170,7 +172,25 @@ def test_a_viewer_sees_no_actions_and_an_operator_sees_those_that_fit(viewer: Te
     shown = re.findall(r'data-act="v1/nodes/n3/([^"]+)"', operator.get("/dashboard/nodes/n3").text)
     assert shown == ["release", "hold", "retire"]
     shown = re.findall(r'data-act="v1/nodes/n1/([^"]+)"', operator.get("/dashboard/nodes/n1").text)
-    assert shown == ["hold", "quarantine", "validate", "burn-in", "retire"]
+    assert shown == ["validate", "burn-in", "quarantine", "hold", "retire"]
+
+
+def text_of(page: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.partition("<main")[2])).split())
+
+
+def test_node_and_incident_begin_with_what_is_wrong_what_is_done_and_what_a_person_can_do(operator: TestClient) -> None:
+    for path in ("nodes/n3", "incidents/1"):
+        shown = text_of(operator.get(f"/dashboard/{path}").text)
+        order = ["What is wrong Xid 79", "What is being done", "What you can do Release", "As JSON"]
+        assert [one for one in order if one not in shown] == []
+        assert [shown.index(one) for one in order] == sorted(shown.index(one) for one in order)
+    assert "Nothing is known against it" in text_of(operator.get("/dashboard/nodes/n1").text)
+    assert "Nothing is known against it" not in shown
+    gang = text_of(operator.get("/dashboard/nodes/n1").text)
+    assert re.search(r"Quarantine counts as a fault: [^;]*; job 1 \(job\) of \w+ moves to a spare", gang)
+    held = r"Hold out of service until a person releases it, without a repair; job 1 \(job\) of \w+ goes on to its end"
+    assert re.search(held, gang)
 
 
 def test_every_action_of_a_page_is_a_route_of_the_api(rehearsal: Rehearsal, operator: TestClient) -> None:
@@ -197,6 +217,10 @@ def test_a_ticket_is_acknowledged_and_then_closed_from_its_page(rehearsal: Rehea
     shown = operator.get("/dashboard/tickets").text
     assert "operator</td>" in shown
     assert "n1, n2, n3, n4, n5, n6 and 2 more" in re.sub(r"<[^>]+>", "", shown)
+
+
+def test_the_page_of_a_ticket_shows_what_the_provider_has_answered(viewer: TestClient) -> None:
+    assert "Provider: replace: exit code 1: " in viewer.get("/dashboard/tickets/1").text
 
 
 def test_a_gang_is_moved_off_the_node_whose_page_has_the_button(rehearsal: Rehearsal, operator: TestClient) -> None:
@@ -269,10 +293,10 @@ def test_an_incident_goes_from_the_first_evidence_to_the_first_step(rehearsal: R
     page = viewer.get("/dashboard/incidents/1").text
     course = page.partition('id="course"')[2].partition("</section>")[0]
     moments = re.findall(r'<li><span class="at n"[^>]*>\+ ([^<]+)</span><span class="text">(.+)</span></li>', course)
-    assert moments[0] == ("0 ms", "first evidence: Xid 79 on GPU 0000:01:00.0: the GPU has fallen off the bus")
+    assert moments[0] == ("0 s", "first evidence: Xid 79 on GPU 0000:01:00.0: the GPU has fallen off the bus")
     recovery = viewer.get(f"/v1/recoveries/{swap_of(rehearsal)}").json()
     assert (
-        f"{recovery['phases_ms']['first_step']:.0f} ms",
+        f"{recovery['phases_ms']['first_step'] / 1000:g} s",
         '<a href="../../dashboard/jobs/1">job 1 finishes its first step</a>',
     ) in moments
     for step in recovery["steps"]:
@@ -304,9 +328,34 @@ def test_every_figure_leads_to_its_evidence(rehearsal: Rehearsal, viewer: TestCl
 
 
 def test_incidents_are_listed_that_are_open_or_of_a_rule(viewer: TestClient) -> None:
-    listed = {by: viewer.get(f"/dashboard/incidents?by={by}").text for by in ("open", "rule-xid.79", "rule-xid.1")}
-    assert ["incidents/1" in page.partition("<main")[2] for page in listed.values()] == [True, True, False]
-    assert "Of the rule xid.79, the newest 1." in listed["rule-xid.79"]
+    wanted = ("only=open", "only=rule-xid.79", "only=rule-xid.1", "only=closed", "q=n3", "q=XID", "q=n33")
+    listed = {one: viewer.get(f"/dashboard/incidents?{one}").text for one in wanted}
+    assert ["incidents/1" in page.partition("<main")[2] for page in listed.values()] == [
+        *(True, True, False, False, True, True, False)
+    ]
+    assert "<option selected>rule-xid.79</option>" in listed["only=rule-xid.79"]
+
+
+def test_lists_are_searched_by_part_of_a_name(rehearsal: Rehearsal, viewer: TestClient) -> None:
+    def listed(path: str) -> list[str]:
+        page = viewer.get(f"/dashboard/{path}").text
+        return re.findall(r'<tr><td><a href="[^"]*dashboard/\w+/([^"]+)"', page)
+
+    assert listed("nodes?q=01N1") == [f"r01n{number}" for number in range(10, 17)]
+    assert len(listed("nodes")) == 100
+    assert listed("nodes?by=from-100")[0] == "r06n13"
+    assert listed("nodes?only=quarantined") == ["n3", "r02n14"]
+    assert set(listed("nodes?only=spare")) <= {f"n{number}" for number in range(1, 9)}
+    assert listed("nodes?sort=state")[0] not in ("n1", "n2")
+    assert listed("nodes?sort=job")[:2] == ["n1", "n2"]
+    assert listed("nodes?only=nonsense&sort=nonsense&by=from-9999")[0] == "n1"
+    assert (listed("jobs?q=researcher"), listed("jobs?q=RES&only=pending")) == (["1"], [])
+    swap = f"{swap_of(rehearsal)}"
+    assert (swap in listed("recoveries?q=n3"), swap in listed("recoveries?q=r01")) == (True, False)
+    assert (swap in listed("recoveries?only=failed"), swap in listed("recoveries?only=succeeded")) == (False, True)
+    assert "No node is like that." in viewer.get("/dashboard/nodes?q=%3Cb%3E").text
+    assert "GPUs" in viewer.get("/dashboard/nodes?q=n3").text
+    assert "Xid 79" in viewer.get("/dashboard/nodes?q=n3").text
 
 
 def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient) -> None:
@@ -317,9 +366,7 @@ def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient)
     cells = "".join(rf"<td[^>]*>({one})</td>" for one in (r"\d+", ".*?", "[^<]*", "[^<]*", "[^<]*"))
     ((step, _, lies_on, read_back, against),) = re.findall(f"<tr>{cells}</tr>", checkpoints)
     assert (step, lies_on, read_back, against) == ("20", "shared file system", "not yet", "nothing")
-    assert (
-        "A checkpoint holds the training up for 2000 ms; by the fleet's failures the gang is interrupted" in checkpoints
-    )
+    assert "A checkpoint holds the training up for 2 s; by the fleet's failures the gang is interrupted" in checkpoints
     assert 'Best is every <a href="../../v1/explain/checkpoints/1">' in checkpoints
     assert "ETTR" in page
     attempts = page.partition('id="attempts"')[2].partition("</section>")[0]
@@ -339,7 +386,7 @@ def test_the_pages_lead_to_each_other(rehearsal: Rehearsal, viewer: TestClient) 
             continue
         for link in re.findall(r'(?:href|src)="([^"#]+)', page.text):
             target = str(page.url.join(html.unescape(link))).removeprefix(str(viewer.base_url))
-            if target not in seen and target not in waiting and not re.search(r"/nodes/r\d", target):
+            if target not in seen and target not in waiting and not re.search(r"/nodes/r\d|/jobs/1\d\d", target):
                 waiting.append(target)
     assert f"/dashboard/recoveries/{swap_of(rehearsal)}" in seen
     assert {"/v1/explain/nodes/n3", "/v1/incidents/1/post-mortem?format=text"} <= seen
@@ -355,10 +402,18 @@ def test_what_is_not_there_is_answered_by_a_page(viewer: TestClient, path: str) 
 
 
 def test_a_name_leads_to_its_node_and_a_number_to_its_job(viewer: TestClient) -> None:
-    found = [viewer.get(f"/dashboard/find?q={text}") for text in ("n3", "1", " 1 ", "none")]
+    texts = ("n3", "1", " 1 ", "R01", "researcher", "none", " ")
+    found = [viewer.get(f"/dashboard/find?q={text}") for text in texts]
     assert [(one.status_code, one.headers.get("location")) for one in found] == [
-        *((303, "nodes/n3"), (303, "jobs/1"), (303, "jobs/1"), (404, None))
+        *((303, "nodes/n3"), (303, "jobs/1"), (303, "jobs/1"), (303, "nodes?q=R01"), (303, "jobs?q=researcher")),
+        *((404, None), (404, None)),
     ]
+
+
+def test_the_page_of_a_job_names_how_long_its_checkpoints_are_kept(viewer: TestClient) -> None:
+    days = Retention().job_details_days
+    kept = f"{days:g} days after Slurm last showed the job, only the last {CHECKPOINTS_KEPT} are kept"
+    assert kept in viewer.get("/dashboard/jobs/1").text
 
 
 def test_static_files_are_kept_until_they_change(viewer: TestClient) -> None:
@@ -404,7 +459,7 @@ def test_a_viewer_gets_the_parts_that_changed_and_no_others(rehearsal: Rehearsal
         async def read() -> Page:
             nonlocal reads
             reads += 1
-            page = await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))
+            page = await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), ""))
             assert isinstance(page, Page)
             return page
 
@@ -431,6 +486,21 @@ def test_a_viewer_gets_the_parts_that_changed_and_no_others(rehearsal: Rehearsal
     assert all("t-q" in parts["g-2"] for parts in found[:3])
 
 
+def test_viewers_who_share_a_reading_are_not_shown_under_each_others_name(rehearsal: Rehearsal) -> None:
+    pages = Pages(rehearsal.control_plane.reads)
+    found = []
+    for name in ("ada", "bob"):
+        page = pages.read(Identity(Role.OPERATOR, name, "", "127.0.0.1", 1), "")
+        assert isinstance(page, Page)
+        found.append(page.parts)
+    assert found[0] == found[1]
+
+
+def test_only_a_session_can_be_ended(rehearsal: Rehearsal, operator: TestClient) -> None:
+    assert "log-out" in browser(rehearsal, Role.OPERATOR).get("/dashboard/jobs").text
+    assert "log-out" not in operator.get("/dashboard/jobs").text
+
+
 def test_a_page_whose_layout_has_changed_is_loaded_again(rehearsal: Rehearsal) -> None:
     plane = rehearsal.control_plane
 
@@ -442,7 +512,7 @@ def test_a_page_whose_layout_has_changed_is_loaded_again(rehearsal: Rehearsal) -
 
         stream = views.stream(
             "fleet",
-            lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", "")),
+            lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "")),
             (0.0, "another"),
             admit,
         )
@@ -460,7 +530,7 @@ def test_a_viewer_who_may_read_no_longer_is_cut_off(rehearsal: Rehearsal) -> Non
         async def admit() -> None:
             raise Denied(401, "the session has ended", "log in")
 
-        read = lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))  # noqa: E731
+        read = lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), ""))  # noqa: E731
         return [event async for event in views.stream("fleet", read, (0.0, ""), admit)]
 
     assert asyncio.run(asyncio.wait_for(watch(), 30)) == ["event: hello\ndata: {}\n\n"], "it sees no part of the page"
@@ -478,11 +548,11 @@ def test_a_page_that_cannot_be_made_is_reported_to_its_viewers_and_made_again(re
         async def read() -> Page:
             for failure in failures:
                 raise failure
-            page = await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))
+            page = await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), ""))
             assert isinstance(page, Page)
             return page
 
-        layout, seen = (await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), "", ""))), []
+        layout, seen = (await plane.reads.readers.attempt(lambda: pages.read(of_viewer(), ""))), []
         assert isinstance(layout, Page)
         async for event in views.stream("fleet", read, (0.0, layout.layout), admit):
             seen.append(event)

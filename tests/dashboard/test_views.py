@@ -15,8 +15,18 @@ from understudy_controlplane.api.needs import NeedRecord
 from understudy_controlplane.api.requests import RequestState
 from understudy_controlplane.api.status import LoopState, SlurmState, SparePool, Status
 from understudy_controlplane.config import Mode
-from understudy_controlplane.dashboard import attention, budgets, heat, page, pages, steps_to_act, story, timeline
-from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.dashboard import (
+    attention,
+    budgets,
+    heat,
+    pace,
+    page,
+    situation,
+    steps_to_act,
+    story,
+    timeline,
+)
+from understudy_controlplane.fleet.job import Attempt, Save
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import RequestStatus, Verb
@@ -38,6 +48,64 @@ HOSTILE = '"><script>alert(1)</script>'
 def recovery(number: int, status: RecoveryStatus, ended_at: float | None = None, outcome: str = "") -> Recovery:
     plan = QuarantinePlan(steps=(StepName.DRAIN_NODES,), nodes=("n3",), drain_reason="x")
     return Recovery(number, plan, status, b.NOW - 10, (), ended_at=ended_at, outcome=outcome)
+
+
+# -- step time over days ---------------------------------------------------------------------------------------------
+
+
+def attempt(launch: int, running_at: float, last: tuple[float, int] | None, restore_step: int | None = None) -> Any:
+    at, step = last or (None, None)
+    return {
+        "restart_count": 0, "launch": launch, "running_at": running_at, "restore_step": restore_step,
+        "last_step": step, "last_step_at": at, "count_from": 0,
+    }  # fmt: skip
+
+
+def saved(launch: int, step: int, at: float) -> Save:
+    return Save(Attempt(0, launch), step, at)
+
+
+def test_step_time_is_what_lies_between_checkpoints_and_begins_again_with_each_attempt() -> None:
+    attempts = [attempt(0, 0.0, (500.0, 249), 0), attempt(1, 600.0, (1100.0, 399), 200)]
+    points = [saved(0, 100, 200.0), saved(0, 200, 400.0), saved(1, 300, 900.0)]
+    moved = {"id": 7, "fault_at": 510.0, "decided_at": 511.0, "reason": HOSTILE, "kind": "pool"}
+    early = moved | {"id": 6, "fault_at": -1.0}
+    found = pace.pace(attempts, points, [moved, early])
+    assert found is not None
+    assert [(one.begin, one.end, one.seconds, one.is_first) for one in found.stretches] == [
+        (200.0, 400.0, 2.0, True),
+        (400.0, 500.0, 2.0, False),
+        (900.0, 1100.0, 2.0, True),
+    ]
+    assert [one[1] for one in found.recovered] == [7], "one was before the first attempt"
+    drawing = pace.drawn(found)
+    assert "<script>" not in drawing and drawing.count('class="moved"') == 1
+    assert drawing.count("M") >= 2 + len(found.saved)
+    assert found.words == "Step time over 18 min: 2 s to 2 s; 1 recovery, 3 checkpoints"
+
+
+def test_without_checkpoints_an_attempt_has_its_mean_and_without_steps_there_is_none() -> None:
+    found = pace.pace([attempt(0, 0.0, (100.0, 9))], [], [])
+    assert found is not None and [one.seconds for one in found.stretches] == [10.0]
+    assert pace.pace([attempt(0, 0.0, None)], [saved(0, 5, 9.0)], []) is not None
+    assert pace.pace([attempt(0, 0.0, None)], [], []) is None
+
+
+def test_weeks_of_checkpoints_are_drawn_in_a_bounded_number_of_pieces() -> None:
+    points = [saved(0, 10 * number, 60.0 * number) for number in range(1, 20_000)]
+    found = pace.pace([attempt(0, 0.0, (2e6, 200_000))], points, [])
+    assert found is not None and len(found.stretches) <= pace.STRETCHES_MAX + 1
+    assert {round(one.seconds) for one in found.stretches[:-1]} == {6}
+    assert len(found.saved) <= pace.SAVED_MAX + 1
+    assert found.words.endswith("19999 checkpoints")
+
+
+@pytest.mark.parametrize("attempts", [300, 3000])
+def test_many_attempts_are_drawn_in_a_bounded_number_of_pieces(attempts: int) -> None:
+    points = [saved(one, 10 * number, 6e3 * one + 60.0 * number) for one in range(attempts) for number in range(1, 20)]
+    found = pace.pace([attempt(one, 6e3 * one, None) for one in range(attempts)], points, [])
+    assert found is not None and len(found.stretches) <= 2 * pace.STRETCHES_MAX + 1
+    assert len(pace.drawn(found)) < 40_000
 
 
 # -- what needs a person --------------------------------------------------------------------------------------------
@@ -76,7 +144,7 @@ def test_a_node_has_the_buttons_of_spares_that_change_something(
     state: NodeState, is_spare: bool, chosen: bool | None, verbs: list[str]
 ) -> None:
     view = replace(b.node("n1", state), is_spare=is_spare)
-    assert [verb for verb, _ in pages.spare_actions(view, chosen)] == verbs
+    assert [verb for verb, *_ in situation.spare_actions(view, chosen)] == verbs
 
 
 # -- a recovery as a timeline ---------------------------------------------------------------------------------------
@@ -99,7 +167,7 @@ def test_bars_are_milliseconds_since_the_fault() -> None:
         ("requeue job", 800, 2000, "running"),
         ("start job", 2000, 2000, "planned"),
     ]
-    assert [one.words for one in found[2:]] == ["250 ms", "1200 ms so far, attempt 2", "not begun"]
+    assert [one.words for one in found[2:]] == ["0.25 s", "1.2 s so far, attempt 2", "not begun"]
 
 
 def test_a_step_whose_effect_was_there_already_begins_when_the_one_before_ended() -> None:
@@ -112,7 +180,7 @@ def test_a_step_whose_effect_was_there_already_begins_when_the_one_before_ended(
 def test_a_failed_step_ends_with_its_recovery() -> None:
     failed = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.FAILED, 3, 100.5)
     last = timeline.bars(swap(failed, ended_at=103.0), now=999.0)[-1]
-    assert (round(last.end_ms), last.kind, last.words) == (3000, "failed", "2500 ms, failed, attempt 3")
+    assert (round(last.end_ms), last.kind, last.words) == (3000, "failed", "2.5 s, failed, attempt 3")
 
 
 def test_a_clock_that_was_set_draws_nothing_before_the_fault() -> None:
@@ -122,7 +190,7 @@ def test_a_clock_that_was_set_draws_nothing_before_the_fault() -> None:
 
 def test_the_drawing_says_in_words_what_it_shows() -> None:
     drain = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.DONE, 1, 100.5, 100.75)
-    assert "drain nodes 250 ms" in timeline.drawn(timeline.bars(swap(drain), now=101.0))
+    assert "drain nodes 0.25 s" in timeline.drawn(timeline.bars(swap(drain), now=101.0))
 
 
 @pytest.mark.parametrize("total", [0.5, 7.0, 90.0, 4211.0, 61_000.0, 9e6])
@@ -133,10 +201,10 @@ def test_ticks_are_few_and_round(total: float) -> None:
     assert found[-1] <= total
 
 
-@pytest.mark.parametrize(("total", "units"), [(3400.0, {"ms"}), (13_300.0, {"s"}), (130_000.0, {"s"})])
-def test_ticks_have_one_unit(total: float, units: set[str]) -> None:
+@pytest.mark.parametrize("total", [340.0, 3400.0, 13_300.0, 130_000.0])
+def test_ticks_have_one_unit(total: float) -> None:
     drawn = str(timeline.drawn([timeline.Bar("start job", 0.0, total, "done")]))
-    assert {one.rpartition(" ")[2] for one in re.findall(r'class="axis"[^>]*>([^<]+)<', drawn)} - {"fault"} == units
+    assert {one.rpartition(" ")[2] for one in re.findall(r'class="axis"[^>]*>([^<]+)<', drawn)} - {"fault"} == {"s"}
 
 
 # -- step times -----------------------------------------------------------------------------------------------------
@@ -264,12 +332,14 @@ def status(**values: Any) -> Status:
         "mode_configured": Mode.OBSERVE,
         "mode_limit": "",
         "mode_limit_until": None,
+        "mode_nodes": {},
         "paused": "",
         "paused_until": None,
         "paused_jobs": [],
         "breaker": "",
         "slurm": SlurmState(b.NOW, ""),
         "loop": LoopState(b.NOW, 0.1, ""),
+        "lead": None,
         "nodes": {},
         "spares": SparePool(0, 0),
         "incidents_open": 0,

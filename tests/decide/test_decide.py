@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from understudy_controlplane.decide.table import TABLE
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
+from understudy_controlplane.fleet.finding import ACCUSING, Finding, HungRanks, Signal
 from understudy_controlplane.fleet.gpu import GpusReadable
 from understudy_controlplane.fleet.job import Checkpoint, JobThere, Refusal
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, DrainKind, NodeRecord, NodeState, NodeView
@@ -26,6 +27,7 @@ from understudy_controlplane.fleet.operator import MoveRequest, Request, Verb
 from understudy_controlplane.fleet.recovery import (
     DeleteSeatsPlan,
     FillPoolPlan,
+    HungNode,
     PagePlan,
     Plan,
     PoolSwapPlan,
@@ -441,6 +443,19 @@ class TestNothing:
         moved = [one for one in decided(older) if one.subject == "n2"]
         assert plan_of(only(moved)).kind is RecoveryKind.POOL_SWAP
 
+    @pytest.mark.parametrize(("unheard", "waits"), [(1, False), (2, False), (3, True)])
+    def test_one_or_two_of_many_nodes_hold_up_nothing_for_long(self, unheard: int, waits: bool) -> None:
+        """They died just before a takeover."""
+        nodes = [b.node(f"n{i}", heard_at=None if i > 8 - unheard else b.NOW) for i in range(2, 9)]
+        young = b.snapshot(broken("n1"), *nodes, started_at=b.NOW - 5)
+        because = [one.because for one in decided(young) if one.subject == "n1"]
+        assert because == [Because.GATHERING if waits else Because.RULE]
+
+    def test_one_of_two_nodes_is_waited_for(self) -> None:
+        young = b.snapshot(broken("n1"), b.node("n2", heard_at=None), started_at=b.NOW - 5)
+        alone = replace(young, nodes={name: young.nodes[name] for name in ("n1", "n2")})
+        assert [one.because for one in decided(alone) if one.subject == "n1"] == [Because.GATHERING]
+
     def test_a_wrong_rule_that_hits_every_node_drains_no_more_than_the_budget(self) -> None:
         decisions = decided(b.snapshot(*(broken(f"n{i}") for i in range(1, 9))))
         assert sum(decision.plan is not None for decision in decisions) == 3
@@ -849,6 +864,15 @@ def asked_of(name: str, verb: Verb, at: float = b.NOW - 60) -> dict[str, Request
 
 def hung_on(name: str) -> Finding:
     return Finding(Signal.GANG_HUNG, "hang.not_arrived", name, b.NOW, "no step has ended", job=b.job().key)
+
+
+def test_the_plan_for_a_hang_keeps_which_ranks_of_which_node_it_waited_for() -> None:
+    named = dataclasses.replace(hung_on("n2"), detail=HungRanks(ranks=(1,)))
+    seen = b.snapshot(spares=SPARES, jobs=[b.job()])
+    (decision,) = (one for one in decide(seen, [named], b.config()) if one.action is Action.RESTART_GANG)
+    assert swap_of(decision).hung_on == (HungNode("n2", (1,), b.job().slurm.user, 4),)
+    (decision,) = (one for one in decide(seen, [hung_on("n2")], b.config()) if one.action is Action.RESTART_GANG)
+    assert swap_of(decision).hung_on == (), "the finding is of a switch"
 
 
 @pytest.mark.parametrize(("state", "verb"), [(NodeState.IN_SERVICE, Verb.VALIDATE), (NodeState.RETIRED, Verb.RELEASE)])

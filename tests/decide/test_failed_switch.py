@@ -195,6 +195,9 @@ def test_a_gang_is_not_restarted_in_the_round_that_finds_its_switch() -> None:
     assert [one.signal for one in detect(known, CONFIG) if one.signal in HANGS] == [Signal.GANG_HUNG_UNNAMED]
 
 
+FROM_STANDING = HANGS | {Signal.GANG_HUNG_TOGETHER}
+
+
 def three_gangs(**changes: Any) -> Snapshot:
     """Each with a node behind the switch, and standing still for 990 s."""
     jobs = [b.job(job_id=7 + number, nodes=[f"n{number + 1}", f"n{number + 5}"]) for number in range(3)]
@@ -215,13 +218,24 @@ def test_several_gangs_behind_it_are_no_riddle(down: tuple[str, ...]) -> None:
     seen = three_gangs(down=down)
 
     def signals(snapshot: Snapshot) -> list[Signal]:
-        return [one.signal for one in detect(snapshot, CONFIG) if one.signal in HANGS | {Signal.GANG_HUNG_TOGETHER}]
+        return [one.signal for one in detect(snapshot, CONFIG) if one.signal in FROM_STANDING]
 
     assert signals(replace(seen, incidents=opened(980))) == [Signal.GANG_HUNG_UNNAMED if down else Signal.GANG_HUNG] * 3
     if not down:
         assert signals(seen) == [Signal.GANG_HUNG_TOGETHER] * 3
         later = replace(seen, incidents=opened(500))
         assert signals(later) == [Signal.GANG_HUNG_TOGETHER] * 3, "they had stopped before it failed"
+
+
+@pytest.mark.parametrize(("pause_seconds", "explained"), [(2.0, False), (30.0, True)])
+def test_gangs_that_stopped_longer_before_it_failed_than_they_pause_have_another_cause(
+    pause_seconds: float, explained: bool
+) -> None:
+    """The last step ends before the fault that keeps the next one from ending."""
+    seen = three_gangs(incidents=opened(990 - 36))
+    tables = {key: replace(one, longest_pause_seconds=pause_seconds) for key, one in seen.progress.tables.items()}
+    found = [one.signal for one in detect(b.changed(seen, tables=tables), CONFIG) if one.signal in FROM_STANDING]
+    assert [one in HANGS for one in found] == [explained] * 3
 
 
 def test_a_gang_elsewhere_that_stopped_with_those_behind_it_is_not_restarted() -> None:
@@ -248,7 +262,7 @@ def test_gangs_that_stop_when_it_fails_again_are_explained_though_its_incident_i
     ports = (msgspec.structs.replace(DOWN, down_seconds=down_seconds),)
     seen = replace(seen, nodes={**seen.nodes, **{name: replace(seen.nodes[name], ports=ports) for name in LEAF}})
     expected = Signal.GANG_HUNG_UNNAMED if explained else Signal.GANG_HUNG_TOGETHER
-    found = [one.signal for one in detect(seen, CONFIG) if one.signal in HANGS | {Signal.GANG_HUNG_TOGETHER}]
+    found = [one.signal for one in detect(seen, CONFIG) if one.signal in FROM_STANDING]
     assert found == [expected] * 3
 
 

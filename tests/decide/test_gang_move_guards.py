@@ -17,12 +17,14 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.launcher_orders import launcher_orders, orders_of
 from understudy_controlplane.decide.plans import launcher_restart_plan
 from understudy_controlplane.detect import detect
+from understudy_controlplane.detect.hang import may_be_mass_hang
 from understudy_controlplane.fleet.decision import Action, Because, Decision, Quarantine
-from understudy_controlplane.fleet.finding import Finding, HangDetail, Signal
+from understudy_controlplane.fleet.finding import Finding, HangDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.incident import OpenIncident
-from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
+from understudy_controlplane.fleet.job import Attempt, Job, JobKey
 from understudy_controlplane.fleet.node import DrainKind, NodeRecord, NodeState, NodeView
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     PoolSwapPlan,
@@ -33,7 +35,7 @@ from understudy_controlplane.fleet.recovery import (
     StepStatus,
 )
 from understudy_controlplane.fleet.snapshot import Snapshot
-from understudy_controlplane.fleet.steps import StepTable, Suspended
+from understudy_controlplane.fleet.steps import Interrupted, StepTable
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, Domain, DomainKind, merged
 from understudy_wire.launcher import LauncherPhase, LauncherState
@@ -140,20 +142,22 @@ class TestManyGangsThatStopTogether:
         assert [one.row for one in decisions] == [106, 70]
         assert moved(decisions) == set()
 
-    @pytest.mark.parametrize("resumed", [False, True])
+    @pytest.mark.parametrize("state", ["SUSPENDED", "PENDING", "CANCELLED", "RUNNING", "COMPLETED"])
     @pytest.mark.parametrize(("stood_seconds", "moves"), [(400.0, False), (5.0, True)])
-    def test_one_that_stood_before_it_was_suspended_counts_until_it_makes_a_step(
-        self, stood_seconds: float, moves: bool, resumed: bool
+    def test_one_that_stood_when_it_was_interrupted_counts_until_it_makes_a_step(
+        self, stood_seconds: float, moves: bool, state: str
     ) -> None:
-        """A suspended gang is never called hung, and says nothing if it worked until then."""
+        """A cause stays if one of its gangs is suspended, requeued or cancelled. A gang says nothing if it worked until
+        then, or has completed: it did something else at the end.
+        """
+        resumed, moves = state == "RUNNING", moves or state == "COMPLETED"
         jobs = jobs_of(3)
         stopped_at = b.NOW - OUTAGE_SECONDS
-        before = Suspended(steps_of(jobs[2], OUTAGE_SECONDS), stopped_at + stood_seconds)
-        state = "RUNNING" if resumed else "SUSPENDED"
+        before = Interrupted(steps_of(jobs[2], OUTAGE_SECONDS), stopped_at + stood_seconds)
         seen = fleet(
             [*jobs[:2], b.job(job_id=2, nodes=jobs[2].slurm.nodes, state=state)],
             [OUTAGE_SECONDS] * 3,
-            suspended={jobs[2].key: before},
+            interrupted={jobs[2].key: before},
         )
         now = replace(steps_of(jobs[2], 0.0), advanced_at=0.0, heard_since=b.NOW - 1)
         tables = {key: table for key, table in seen.progress.tables.items() if key != jobs[2].key}
@@ -162,15 +166,106 @@ class TestManyGangsThatStopTogether:
         together = {one.subject for one in decisions if one.row == 106}
         assert together == (set() if moves else {"job 0", "job 1"})
 
+    @pytest.mark.parametrize("unheard_seconds", [0.0, OUTAGE_SECONDS - 20])
+    def test_one_of_which_steps_may_be_lost_may_have_stopped_with_the_others(self, unheard_seconds: float) -> None:
+        """Its agents were not heard. That it is not known to stand still makes the others no fewer."""
+        seen = fleet(jobs_of(3), [OUTAGE_SECONDS] * 3)
+        tables = dict(seen.progress.tables)
+        last = jobs_of(3)[2].key
+        tables[last] = replace(tables[last], unheard_seconds=unheard_seconds)
+        assert moved(decided(b.changed(seen, tables=tables))) == set()
+
     def test_one_that_still_stands_after_it_was_resumed_stopped_with_the_others(self) -> None:
         jobs = jobs_of(3)
-        before = Suspended(steps_of(jobs[2], 9000.0), b.NOW - 8000)
+        before = Interrupted(steps_of(jobs[2], 9000.0), b.NOW - 8000)
         resumed = replace(steps_of(jobs[2], 0.0), advanced_at=0.0, heard_since=b.NOW - 2000)
-        seen = fleet(jobs, [9000.0] * 3, suspended={jobs[2].key: before})
+        seen = fleet(jobs, [9000.0] * 3, interrupted={jobs[2].key: before})
         decisions = decided(b.changed(seen, tables={**seen.progress.tables, jobs[2].key: resumed}))
         assert [one.row for one in decisions][:4] == [106, 106, 106, 70]
         assert {one.row for one in decisions[4:]} == {92}, "a person is paged"
         assert moved(decisions) == set()
+
+    @pytest.mark.parametrize(("others", "row"), [("PENDING", 100), ("standing since", 100), ("stand again", 106)])
+    def test_a_new_attempt_that_stands_is_judged_by_its_own_stop(self, others: str, row: int) -> None:
+        """Three had stopped together, and were requeued. Those that stand again together have one cause again."""
+        jobs = jobs_of(3)
+        before = {job.key: Interrupted(steps_of(job, 6000.0), b.NOW - 5000) for job in jobs}
+        again = replace(steps_of(jobs[0], 0.0, named=True), attempt=Attempt(1), advanced_at=0.0)
+        tables = {jobs[0].key: replace(again, heard_since=b.NOW - 1900)}
+        if others == "PENDING":
+            jobs = [jobs[0], *(b.job(job_id=job.key.job_id, nodes=(), state="PENDING") for job in jobs[1:])]
+        elif others == "stand again":
+            tables |= {job.key: replace(again, job=job.key, heard_since=b.NOW - 1850) for job in jobs[1:]}
+        else:
+            tables |= {job.key: steps_of(job, 6000.0) for job in jobs[1:]}
+            before = {jobs[0].key: before[jobs[0].key]}
+        nodes = nodes_of(jobs_of(3))
+        seen = b.snapshot(*nodes, jobs=jobs, interrupted=before, tables=tables, started_at=b.NOW - 100_000)
+        rows = {one.subject: one.row for one in decided(seen)}
+        assert rows["job 0" if row == 106 else "n1"] == row
+        if others == "standing since":
+            assert (rows["job 1"], rows["job 2"]) == (106, 106), "that it stood with these counts for them still"
+
+    def test_a_gang_that_stopped_twice_at_about_one_time_counts_once(self) -> None:
+        """Two gangs are fewer than have one cause."""
+        jobs = jobs_of(2)
+        before, tables = {}, {}
+        for job, stopped, again in zip(jobs, (2170.0, 2155.0), (2040.0, 2030.0), strict=True):
+            before[job.key] = Interrupted(steps_of(job, stopped), b.NOW - again)
+            new = replace(steps_of(job, 0.0), attempt=Attempt(1), advanced_at=0.0)
+            tables[job.key] = replace(new, heard_since=b.NOW - again)
+        seen = b.snapshot(*nodes_of(jobs), jobs=jobs, interrupted=before, tables=tables, started_at=b.NOW - 100_000)
+        assert 106 not in {one.row for one in decided(seen)}
+
+    def test_gangs_that_load_after_their_requeue_hold_back_nothing_that_others_need(self) -> None:
+        """Three were requeued, as the message about them advises; the fourth stands still."""
+        jobs = jobs_of(4)
+        tables = {jobs[3].key: steps_of(jobs[3], OUTAGE_SECONDS)}
+        before = {}
+        for job in jobs[:3]:
+            before[job.key] = Interrupted(steps_of(job, OUTAGE_SECONDS), b.NOW - 200)
+            tables[job.key] = replace(steps_of(job, 0.0), attempt=Attempt(1), advanced_at=0.0, heard_since=b.NOW - 100)
+        seen = b.snapshot(*nodes_of(jobs), jobs=jobs, interrupted=before, tables=tables, started_at=b.NOW - 100_000)
+        assert not may_be_mass_hang(seen, b.config().hang)
+
+    def test_gangs_that_were_moved_off_a_failed_switch_stopped_with_it(self) -> None:
+        """They are no evidence for a cause of their own beside it."""
+        jobs = jobs_of(4)
+        fault = OpenIncident(
+            1,
+            Subject.of_domain("switch leaf0", PORT_DOWN),
+            PORT_DOWN,
+            "domain_fault",
+            "6 nodes",
+            b.NOW - OUTAGE_SECONDS + 25,
+            nodes=tuple(f"n{i}" for i in range(1, 7)),
+            fault_at=b.NOW - OUTAGE_SECONDS,
+        )
+        moved_to = [b.job(job_id=i, nodes=[f"m{i}-1", f"m{i}-2"]) for i in range(3)]
+        before = {job.key: Interrupted(steps_of(job, OUTAGE_SECONDS), b.NOW - 500) for job in jobs[:3]}
+        tables = {jobs[3].key: steps_of(jobs[3], OUTAGE_SECONDS - 5, named=True)}
+        for job in moved_to:
+            new = replace(steps_of(job, 0.0), attempt=Attempt(1), advanced_at=0.0)
+            tables[job.key] = replace(new, heard_since=b.NOW - 100)
+        seen = b.snapshot(
+            *nodes_of([*jobs, *moved_to]),
+            jobs=[*moved_to, jobs[3]],
+            interrupted=before,
+            tables=tables,
+            incidents={fault.subject: fault},
+            started_at=b.NOW - 100_000,
+        )
+        assert not any(isinstance(one.detail, HangDetail) for one in detect(seen, b.config()))
+
+    @pytest.mark.parametrize(("state", "freezes"), [("SUSPENDED", True), ("RUNNING", True), ("PENDING", False)])
+    def test_gangs_that_have_left_hold_back_nothing_that_others_need(self, state: str, freezes: bool) -> None:
+        jobs = [b.job(job_id=job.key.job_id, nodes=job.slurm.nodes, state=state) for job in jobs_of(3)]
+        before = {job.key: Interrupted(steps_of(job, 900.0), b.NOW - 100) for job in jobs}
+        seen = b.snapshot(*nodes_of(jobs), jobs=jobs, interrupted=before, started_at=b.NOW - 100_000)
+        if state == "RUNNING":
+            tables = {job.key: replace(steps_of(job, 0.0), advanced_at=0.0, heard_since=b.NOW - 1) for job in jobs}
+            seen = b.changed(seen, tables=tables)
+        assert may_be_mass_hang(seen, b.config().hang) is freezes
 
     def test_gangs_that_go_on_do_not_count(self) -> None:
         snapshot = fleet(jobs_of(4), [OUTAGE_SECONDS, 1.0, 1.0, OUTAGE_SECONDS + 600])
@@ -179,6 +274,8 @@ class TestManyGangsThatStopTogether:
     def test_while_a_share_of_all_gangs_stands_only_what_is_proven_is_acted_on(self) -> None:
         slow = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.clocks", "n9", b.NOW, "slow")
         broken = Finding(Signal.HARDWARE_FAULT, "xid.79", "n9", b.NOW, "fallen off the bus")
+        asked = RequestDetail(request=1, verb=Verb.QUARANTINE)
+        reported = Finding(Signal.FAULT_REPORTED, "operator.reported", "n9", b.NOW, "it smells", detail=asked)
         few, many = [1.0] * 9 + [OUTAGE_SECONDS] * 3, [1.0] * 5 + [OUTAGE_SECONDS] * 3
         for still, action, because in (
             (few, Action.QUARANTINE, Because.RULE),
@@ -187,7 +284,8 @@ class TestManyGangsThatStopTogether:
             jobs = [job for job in jobs_of(len(still) + 4) if "n9" not in job.slurm.nodes][: len(still)]
             snapshot = fleet(jobs, still)
             snapshot = replace(snapshot, nodes={**snapshot.nodes, "n9": b.node("n9")})
-            for finding, expected in ((slow, (action, because)), (broken, (Action.QUARANTINE, Because.RULE))):
+            proven = (Action.QUARANTINE, Because.RULE)
+            for finding, expected in ((slow, (action, because)), (broken, proven), (reported, proven)):
                 findings = [*detect(snapshot, b.config()), finding]
                 (decision,) = [one for one in decide(snapshot, findings, b.config()) if one.subject == "n9"]
                 assert (decision.action, decision.because) == expected

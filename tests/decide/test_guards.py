@@ -244,6 +244,18 @@ class TestTestsOfNodesInService:
         assert "Slurm has 28 GPUs or instances of GPUs, and NVML shows 4" in tests[60.0].reason
         assert tests[181.0].action is Action.VALIDATE
 
+    def test_none_begins_before_a_report_has_shown_gpus_unless_none_comes(self) -> None:
+        tests = {}
+        for seconds in (60.0, 181.0):
+            waiting = replace(
+                suspect("n5"), slurm=replace(b.slurm_node("n5"), gres="gpu:28"), gpus=(), gpus_awaited=True
+            )
+            waiting = replace(waiting, record=replace(waiting.record, since=b.NOW - seconds))
+            (tests[seconds],) = [one for one in decided(b.snapshot(waiting), b.config(**TESTED)) if one.row == 255]
+        assert (tests[60.0].action, tests[60.0].because) == (Action.NOTHING, Because.BUSY)
+        assert "no report of its agent has shown any since: validation waits 180 s for one" in tests[60.0].reason
+        assert tests[181.0].action is Action.VALIDATE
+
     def test_no_more_suspects_than_may_be_are_tested_at_once(self) -> None:
         decisions = decided(b.snapshot(*(suspect(f"n{i}") for i in range(1, 6))), b.config(**TESTED))
         assert [one.subject for one in decisions if one.action is Action.VALIDATE] == ["n1", "n2"]

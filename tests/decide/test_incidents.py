@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from understudy_controlplane.decide.incidents import CAUSE_GONE, JOB_ENDED, NOTH
 from understudy_controlplane.detect.common_cause import domain_of
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.subject import Subject
 
@@ -89,6 +91,25 @@ def test_a_domains_incident_is_over_when_its_cause_is_no_longer_found() -> None:
     assert incident_news(b.snapshot(), [BEHIND], SWITCH).over == ()
     assert incident_news(b.snapshot(), [], SWITCH).over == ((5, CAUSE_GONE),)
     assert incident_news(b.snapshot(started_at=b.NOW - 60), [], SWITCH).over == (), "it may not be found again yet"
+
+
+class Jobs(dict[JobKey, Job]):
+    """Counts how often they are gone through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[JobKey]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_no_incident_of_a_gang_goes_through_all_jobs() -> None:
+    jobs = Jobs({job.key: job for job in (b.job(job_id=number) for number in range(1, 6))})
+    incidents = {one: opened(number, one)[one] for number, one in enumerate(map(Subject.of_gang, [*jobs][:4]))}
+    ended = opened(9, Subject.of_gang(b.job(job_id=9).key))
+    jobs.walks = 0
+    news = incident_news(b.changed(b.snapshot(), jobs=jobs), [HUNG], incidents | ended)
+    assert (news.over, jobs.walks) == (((9, JOB_ENDED),), 0)
 
 
 def test_a_hang_that_names_a_node_belongs_to_the_gang_and_is_evidence_about_the_node() -> None:

@@ -55,6 +55,12 @@ def test_a_gang_that_is_slow_as_a_whole_has_a_note() -> None:
     assert [note.text.startswith("rank 1 takes") for note in job_notes(seen(), [whole])] == [True]
 
 
+def test_a_gang_that_slurm_has_scattered_has_a_note() -> None:
+    far = replace(slow("placement.request", Signal.GANG_SCATTERED), node="", summary="it asks for --segment=4, and …")
+    (note,) = job_notes(seen(), [far])
+    assert note.text.startswith("it asks for --segment=4")
+
+
 def test_nan_of_any_other_rank_has_a_note_and_rank_0_writes_its_own() -> None:
     (note,) = job_notes(seen(first_nans=(nan(),)), [])
     assert note.text.startswith("loss or gradient norm is NaN on rank 3 (n4) since step 70: checkpoints from there on")

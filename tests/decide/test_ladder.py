@@ -10,9 +10,12 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.decide.ladder import next_rung
+from understudy_controlplane.decide.repair_cycle import attempts_by_node
 from understudy_controlplane.fleet.finding import HardwareDetail
+from understudy_controlplane.fleet.gpu import Replacement
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
+from understudy_controlplane.fleet.snapshot import FleetHistory
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.xid_policy import Repair
 
@@ -100,3 +103,21 @@ def test_an_attempt_counts_whatever_became_of_it(status: RecoveryStatus) -> None
 def test_the_test_after_a_repair_is_no_attempt_of_its_own() -> None:
     validation = RepairAttempt(1, "n1", RecoveryKind.VALIDATE, None, b.NOW - 5, RecoveryStatus.FAILED)
     assert rung(incident(), [*tried(Rung.REBOOT), validation, validation]) is Rung.REBOOT
+
+
+def test_the_provider_is_asked_once_and_only_where_the_site_wants_that() -> None:
+    policy = b.config(repair={"enabled": True}).repair
+    broken, reboots = incident(Repair.REBOOT), tried(Rung.REBOOT, Rung.REBOOT)
+    assert next_rung(broken, reboots, policy) is Rung.MANUAL_REPAIR
+    assert next_rung(broken, reboots, policy, replaces=True) is Rung.REPLACE
+    assert next_rung(incident(Repair.MANUAL_REPAIR), (), policy, replaces=True) is Rung.REPLACE
+    asked = tried(Rung.REPLACE, kind=RecoveryKind.MANUAL_REPAIR)
+    assert next_rung(broken, [*reboots, *asked], policy, replaces=True) is Rung.MANUAL_REPAIR
+
+
+def test_what_was_tried_on_the_machine_before_does_not_count() -> None:
+    attempts = tuple(tried(Rung.REBOOT, Rung.REBOOT))
+    for replaced_at, left in ((b.NOW - 2000, 2), (b.NOW - 999.5, 1), (b.NOW, 0)):
+        history = FleetHistory(attempts=attempts, replacements={"n1": Replacement(b.NOW - 3000, replaced_at)})
+        found = attempts_by_node(replace(b.snapshot(b.node("n1")), history=history))
+        assert len(found.get("n1", [])) == left

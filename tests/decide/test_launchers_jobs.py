@@ -21,7 +21,7 @@ from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.fleet.decision import Action, Because, Decision
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, HungRanks, Signal
 from understudy_controlplane.fleet.gang import Gang, orders_version
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.recovery import (
@@ -95,6 +95,13 @@ def test_a_spare_of_its_own_is_preferred() -> None:
     plan = inside(scene(), fault("n2"))
     assert (plan.nodes, plan.claimed, plan.launch) == (("n2",), ("n2",), 2)
     assert plan.steps[:2] == (StepName.DRAIN_NODES, StepName.ORDER_RESTART)
+
+
+def test_spares_of_the_allocation_are_none_of_the_nodes_that_a_gang_that_hangs_has() -> None:
+    named = replace(hang("n2"), detail=HungRanks(ranks=(1,)))
+    (found,) = inside(scene(gang(spares=("n4", "n5"))), named).hung_on
+    assert (found.node, found.ranks, found.gang_nodes) == ("n2", (1,), len(gang().seats))
+    assert len(gang().seats) < len(JOB.slurm.nodes)
 
 
 RACKS = merged(

@@ -9,14 +9,19 @@ from understudy_controlplane.decide.leadership import (
     LEASE_SECONDS,
     MISSED_SECONDS,
     RENEWAL_SECONDS,
+    SURE_SECONDS,
     Lead,
     Lease,
     Sighting,
     StandBy,
+    Word,
+    is_other,
     look,
+    other_leader,
     stance,
 )
-from understudy_controlplane.fleet.holder import Holder
+from understudy_controlplane.fleet.holder import Holder, Leader
+from understudy_wire.leader import HeardLeader
 
 A = Holder(term=7, renewed_at=1000.0, url="a:7117")
 
@@ -76,3 +81,49 @@ def test_nodes_are_refused_once_the_next_leader_may_have_begun() -> None:
 def test_a_process_that_was_frozen_knows_by_its_first_look_at_the_clock() -> None:
     lease = Lease(term=7, renewed_at=10.0, calls_from=0.0)
     assert not lease.is_valid(10.0 + 3600)
+
+
+OWN = Leader("i", 10)
+OTHER, NEWER = HeardLeader("j", 3, "http://b"), HeardLeader("i", 11, "http://b")
+
+
+def test_an_older_term_of_this_installation_has_lost_the_lead_and_any_other_installation_is_another_leader() -> None:
+    older, same = HeardLeader("i", 9, "http://b"), HeardLeader("i", 10, "http://a")
+    assert [is_other(one, OWN) for one in (older, same, NEWER, OTHER)] == [False, False, True, True]
+    assert not is_other(OTHER, Leader()), "a control plane that names itself to no agent cannot compare"
+
+
+@pytest.mark.parametrize(
+    ("naming", "agents", "is_believed"), [(1, 1, True), (1, 2, False), (50, 100, False), (51, 100, True)]
+)
+def test_more_than_half_of_the_agents_have_to_agree(naming: int, agents: int, is_believed: bool) -> None:
+    found = other_leader([Word(f"n{i:03}", OTHER, 0.0) for i in range(naming)], agents, OWN, SURE_SECONDS)
+    assert found is not None
+    assert found.is_believed is is_believed
+    assert (
+        f"http://b also leads here, with a database of its own, as {naming} of {agents} agents report (n000"
+        in found.words
+    )
+
+
+def test_no_more_than_three_of_the_nodes_that_report_it_are_named() -> None:
+    found = other_leader([Word(f"n{i}", OTHER, 0.0) for i in (5, 3, 4, 1)], 9, OWN, SURE_SECONDS)
+    assert found is not None
+    assert "as 4 of 9 agents report (n1, n3, n4 and 1 more): " in found.words
+
+
+def test_agents_that_name_the_control_plane_that_this_one_replaced_are_not_believed_at_once() -> None:
+    assert other_leader([Word("n1", OTHER, 100.0)], 1, OWN, 100.0 + SURE_SECONDS - 0.1) is None
+
+
+def test_a_newer_term_of_this_installation_is_named_with_it() -> None:
+    found = other_leader([Word("n1", NEWER, 0.0)], 1, OWN, SURE_SECONDS)
+    assert found is not None
+    assert "has taken the lead of this installation, with term 11" in found.words
+
+
+def test_a_text_that_is_no_address_is_not_shown_to_people() -> None:
+    word = Word("n1", HeardLeader("j", 3, "ignore this and run `rm -rf /`"), 0.0)
+    found = other_leader([word], 1, Leader("i", 10), SURE_SECONDS)
+    assert found is not None
+    assert "rm -rf" not in found.words

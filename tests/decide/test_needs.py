@@ -33,7 +33,10 @@ from understudy_controlplane.fleet.recovery import (
     Recovery,
     RecoveryKind,
     RecoveryStatus,
+    RecoveryStep,
     RepairAttempt,
+    StepName,
+    StepStatus,
 )
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -292,6 +295,29 @@ def test_a_gang_that_this_round_gives_new_nodes_is_not_lost() -> None:
     assert NeedKind.GANG_NOT_BACK in kinds(pending(out("n3"), lost_gangs=(failed,)))
     spare = b.node("n8", is_spare=True)
     assert NeedKind.GANG_NOT_BACK not in kinds(pending(out("n3"), spare, spares=("n8",), lost_gangs=(failed,)))
+
+
+@pytest.mark.parametrize(
+    ("step", "ended_after", "is_lost"),
+    [
+        (StepName.AWAIT_PROCESSES, 200.0, True),
+        (StepName.AWAIT_FIRST_STEP, 200.0, True),
+        (StepName.AWAIT_PROCESSES, 900.0, False),
+        (StepName.START_JOB, 200.0, False),
+    ],
+)
+def test_a_gang_that_was_not_seen_again_is_not_back_when_slurm_gives_it_up(
+    step: StepName, ended_after: float, is_lost: bool
+) -> None:
+    """All its new nodes died before a rank was heard, which Slurm finds after SlurmdTimeout."""
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    steps = (RecoveryStep(1, step, StepStatus.FAILED),)
+    failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 1900, steps, ended_at=b.NOW - 1000, outcome="not done")
+    over = b.job(state="FAILED", end_at=int(b.NOW - 1000 + ended_after))
+    seen = b.snapshot(out("n3"), jobs=[over], lost_gangs=(failed,), slurmd_timeout_seconds=300)
+    assert (NeedKind.GANG_NOT_BACK in kinds(seen)) is is_lost
 
 
 def test_a_job_whose_owner_opts_out_in_the_middle_of_its_move_is_not_lost_in_silence() -> None:

@@ -131,6 +131,20 @@ class TestWhatEndsWithATransition:
         after = follow(record, decision(row, finding=finding), b.NOW).after
         assert after is not None
         assert after.cleared_at == cleared_at
+        assert after.vouched_at == (0.0 if detail is None else cleared_at)
+
+    def test_a_test_that_is_passed_is_no_persons_word_nor_is_a_test_that_a_person_asks_for(self) -> None:
+        tested = NodeRecord("n1", NodeState.VALIDATING, vouched_at=5.0, validation_origin=ValidationOrigin.QUARANTINED)
+        row = look_up(tested, Signal.VALIDATED)
+        assert row is not None
+        after = follow(tested, decision(row), b.NOW).after
+        assert after is not None and (after.cleared_at, after.vouched_at) == (b.NOW, 5.0)
+        detail = RequestDetail(request=1, verb=Verb.VALIDATE, asked_at=b.NOW - 3)
+        finding = Finding(Signal.TEST_ASKED, "operator.validate", "n1", b.NOW, "asked", detail=detail)
+        row = look_up(NodeRecord("n1"), Signal.TEST_ASKED)
+        assert row is not None
+        begun = follow(NodeRecord("n1"), decision(row, finding=finding, clears=True), b.NOW).after
+        assert begun is not None and (begun.cleared_at, begun.vouched_at) == (b.NOW - 3, 0.0)
 
     @pytest.mark.parametrize("to", list(NodeState))
     def test_a_ticket_is_closed_when_the_node_leaves_the_person(self, to: NodeState) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests import REPOSITORY
 from tests.demo import dashboard, timeline
-from tests.demo.story import STEPS, DemoFailed, Story
+from tests.demo.story import OTHER_USER, STEPS, DemoFailed, Story
 from tests.testbed.cluster import ClusterError
 from tests.testbed.configuration import NO_SCHEDULER_DELAY
 from tests.testbed.network import why_impossible
@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.identity import Role
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
+SHELL = DIRECTORY / "shell"
 NODES = 9
 LOG_WIDTH = 120
 RESULT = REPOSITORY / "build" / "demo" / "timeline.json"
@@ -70,7 +71,7 @@ def main() -> int:
                     say(f"screenshots: {RESULT.parent.relative_to(REPOSITORY)}/dashboard-*.png ({', '.join(taken)})")
                 say(f"report: {write_reports(site).relative_to(REPOSITORY)}")
                 if os.environ.get("KEEP"):
-                    keep_up(url, say)
+                    keep_up(site, url, say)
             say("ending every process")
     except KeyboardInterrupt:
         console.print("interrupted: everything that was started has been ended")
@@ -86,7 +87,7 @@ def main() -> int:
     repeated = counted(lost, "step was", "steps were") if lost else "No step was"
     console.print(
         f"\n[bold green]The final weights are bit for bit those of the run without faults.[/]\n"
-        f"ETTR {result.ettr:.2f}: {STEPS} steps of {result.step_seconds * 1000:.0f} ms in {result.gang_seconds:.0f} s, "
+        f"ETTR {result.ettr:.1%}: {STEPS} steps of {result.step_seconds * 1000:.0f} ms in {result.gang_seconds:.0f} s, "
         f"start and three restarts of PyTorch included. {repeated} done twice.\n"
         f"Written to {RESULT.relative_to(REPOSITORY)}; logs in {DIRECTORY}/log."
     )
@@ -102,8 +103,11 @@ def write_reports(site: Site) -> Path:
     return RESULT.with_name("report.html")
 
 
-def keep_up(url: str, say: Callable[[str], None]) -> None:
+def keep_up(site: Site, url: str, say: Callable[[str], None]) -> None:
     """Returns after Ctrl-C."""
+    site.cluster.run("scancel", f"--user={OTHER_USER}")  # whose jobs would take all nodes that are left
+    site.write_shell(SHELL)
+    say(f"a job of your own: {SHELL} sbatch < SCRIPT; {SHELL} opens a shell (docs/quickstart.md)")
     say(f"the dashboard stays up: {url}/login, token {secret(Role.OPERATOR)}; Ctrl-C ends all")
     try:
         signal.pause()

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests import builders as b
-from understudy_controlplane.config import Hang
-from understudy_controlplane.detect.hang import hang, not_arrived, patience_seconds, stacks_shown
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.config import Hang, Mode
+from understudy_controlplane.decide.hangs import questions
+from understudy_controlplane.detect.hang import ASK_SECONDS, hang, not_arrived, patience_seconds, stacks_shown
+from understudy_controlplane.fleet.finding import Finding, HungRanks, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -22,11 +23,20 @@ from understudy_controlplane.fleet.recovery import (
     StepName,
     StepStatus,
 )
-from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.snapshot import OperatorState, Snapshot
 from understudy_controlplane.fleet.steps import Durations, StepTable
 from understudy_controlplane.fleet.subject import Subject
 from understudy_wire.hardware import Port
 from understudy_wire.places import Place
+from understudy_wire.ranks import (
+    Entered,
+    GroupPlace,
+    NcclCommunicator,
+    NcclSeen,
+    ProcessNow,
+    ProcessState,
+    Recorder,
+)
 
 POLICY = Hang(seconds_min=60, factor=5, first_step_seconds=1800)
 Where = tuple[int, bool]
@@ -64,6 +74,7 @@ def test_the_rank_that_never_came_is_named_with_its_node() -> None:
     assert finding.job == b.job().key
     assert finding.evidence.shown()["named"] is True
     assert finding.evidence.shown()["ranks"] == [2]
+    assert finding.detail == HungRanks(ranks=(2,))
     assert "rank 2 left collective 119 and did not enter all_reduce (120)" in finding.summary
     assert finding.at == b.NOW - 100
 
@@ -308,3 +319,86 @@ def test_of_many_different_stacks_a_few_and_that_of_most_ranks_are_shown() -> No
     shown = stacks_shown(stacks)
     assert isinstance(shown, list)
     assert [one["count"] for one in shown if isinstance(one, dict)] == [1, 1, 1, 1, 90]
+
+
+# -- what the ranks show before a restart ------------------------------------------------------------------------------
+
+IDLE = ProcessNow(ProcessState.SLEEPS, 600.0)
+INSIDE_GLOO = Recorder([GroupPlace("0:default_pg", 120, 120, [Entered(120, "all_reduce [[4]] Float")])], still=True)
+BEFORE_GLOO = Recorder([GroupPlace("0:default_pg", 119)], still=True)
+
+
+def seen(*recorders: Recorder | None, over: float, **changes: Any) -> list[Finding]:
+    """A gang that is `over` seconds beyond the time after which it is restarted."""
+    steps = table(UNMARKED, still_seconds=1800 + over, heard_since=b.NOW - 9000, durations=Durations(pause=2.0))
+    at_rest = {rank: (recorder, IDLE) for rank, recorder in enumerate(recorders)}
+    return found(replace(steps, at_rest=at_rest), started_at=b.NOW - 9000, **changes)
+
+
+def test_before_a_restart_the_ranks_are_asked_for_a_bounded_time() -> None:
+    assert [one.signal for one in seen(None, None, None, None, over=-1)] == [Signal.GANG_STILL]
+    (asked,) = seen(None, None, None, None, over=5)
+    assert (asked.signal, asked.rule, asked.node) == (Signal.GANG_ASKED, "hang.asked", "")
+    (hung,) = seen(None, None, None, None, over=ASK_SECONDS + 1)
+    assert (hung.signal, hung.rule) == (Signal.GANG_HUNG_UNNAMED, "hang.silent")
+    (question,) = questions(b.snapshot(jobs=[b.job()], tables={b.job().key: table(UNMARKED)}), [asked, hung])
+    assert (question.job_id, question.user_id) == (b.job().key.job_id, b.job().slurm.user_id)
+    assert question.nccl_ranks == (0, 2, 3), "three nodes ask NCCL, however many the gang has"
+
+
+def test_the_rank_that_they_wait_for_is_named_as_soon_as_all_have_answered() -> None:
+    (hung,) = seen(INSIDE_GLOO, INSIDE_GLOO, BEFORE_GLOO, INSIDE_GLOO, over=5)
+    assert (hung.signal, hung.rule, hung.node, hung.nodes) == (Signal.GANG_HUNG, "hang.shown", "n3", ("n3",))
+    assert hung.evidence.shown()["cause"] == "not_entered"
+    assert hung.detail == HungRanks(ranks=(2,))
+    assert "rank 2 did not enter the collective of group 0:default_pg in which the others wait" in hung.summary
+
+
+def test_no_answer_shortens_the_time_that_a_gang_has() -> None:
+    """A gang that only stands still may work: whatever its ranks show, it is not restarted earlier than without."""
+    (still,) = seen(INSIDE_GLOO, INSIDE_GLOO, BEFORE_GLOO, INSIDE_GLOO, over=-1)
+    assert still.signal is Signal.GANG_STILL
+
+
+def test_what_nccl_answered_counts_where_the_ranks_show_nothing() -> None:
+    nccl = NcclSeen("2.29.2", 1, [NcclCommunicator("77", 4, behind=[2], behind_count=1)], still=True)
+    at_rest = dict.fromkeys(range(4), (None, IDLE))
+    steps = table(
+        UNMARKED, still_seconds=1800 + ASK_SECONDS + 1, heard_since=b.NOW - 9000, durations=Durations(pause=2.0)
+    )
+    steps = replace(steps, at_rest=at_rest, nccl={0: nccl})
+    (hung,) = found(steps, started_at=b.NOW - 9000)
+    assert (hung.signal, hung.node) == (Signal.GANG_HUNG_UNNAMED, "")
+    assert "NCCL: rank 2 began fewer operations" in hung.summary
+
+
+def test_a_mistake_of_the_program_makes_no_node_a_suspect() -> None:
+    other = Recorder([GroupPlace("0:default_pg", 120, 120, [Entered(120, "all_reduce [[5]] Float")])], still=True)
+    (hung,) = seen(INSIDE_GLOO, INSIDE_GLOO, other, INSIDE_GLOO, over=5)
+    assert (hung.signal, hung.node) == (Signal.GANG_HUNG_UNNAMED, "")
+    assert "a mistake of the program" in hung.summary
+
+
+def test_a_gang_whose_marks_name_the_rank_is_restarted_at_once() -> None:
+    (marked,) = found(table(WAITING, at_rest=dict.fromkeys(range(4), (None, IDLE))))
+    assert (marked.signal, marked.node) == (Signal.GANG_HUNG, "n3")
+    (asked,) = found(table([INSIDE] * 4, still_seconds=70, at_rest=dict.fromkeys(range(4), (None, IDLE))))
+    assert asked.signal is Signal.GANG_ASKED, "all are inside: their recorders may show why"
+
+
+def test_nothing_is_asked_in_mode_observe_or_of_a_job_that_is_not_managed() -> None:
+    (hung,) = seen(None, None, None, None, over=5, mode=Mode.OBSERVE)
+    assert hung.signal is Signal.GANG_HUNG_UNNAMED
+    (hung,) = seen(None, None, None, None, over=5, part_modes={"n4": Mode.OBSERVE})
+    assert hung.signal is Signal.GANG_HUNG_UNNAMED, "a part of the fleet acts, and the gang is in another one"
+    (hung,) = seen(None, None, None, None, over=5, operator=OperatorState(paused_jobs={b.job().key: "debugging"}))
+    assert hung.signal is Signal.GANG_HUNG_UNNAMED, "no restart follows"
+    (hung,) = seen(None, None, None, None, over=5, jobs=[b.job(managed=False)])
+    assert hung.signal is Signal.GANG_HUNG_UNNAMED
+
+
+def test_time_in_which_no_step_could_arrive_does_not_count() -> None:
+    steps = table(UNMARKED, still_seconds=3000)
+    assert [one.signal for one in found(steps, started_at=b.NOW - 9000)] == [Signal.GANG_HUNG_UNNAMED]
+    lost = replace(steps, unheard_seconds=2000.0)
+    assert [one.signal for one in found(lost, started_at=b.NOW - 9000)] in ([], [Signal.GANG_STILL])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +59,27 @@ def outage(ago: float, seconds: float = 40.0, part: str = "mlx5_0/1", number: in
     at = b.NOW - ago
     event = HardwareEvent("an earlier boot", at, HardwareKind.PORT_OUTAGE, part, number, seconds)
     return StoredHardwareEvent(number, "n2", at + seconds, event)
+
+
+class Members(tuple[str, ...]):
+    """Counts how often members of any domain are gone through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        Members.walks += 1
+        return super().__iter__()
+
+
+def looks_at_members(switches: int) -> int:
+    """Switches of four nodes each fail at times of their own."""
+    leaves = {i: [f"n{4 * i + seat}" for seat in range(1, 5)] for i in range(switches)}
+    topology = merged([Domain(DomainKind.SWITCH, f"leaf{i}", Members(names)) for i, names in leaves.items()])
+    nodes = [b.node(name, ports=(down(300.0 + 9000 * i),)) for i, names in leaves.items() for name in names]
+    Members.walks = 0
+    faults = [one for one in found(b.snapshot(*nodes, topology=topology)) if not one.node]
+    assert len(faults) == switches
+    return Members.walks
 
 
 class TestGpuSet:
@@ -387,6 +409,23 @@ class TestPorts:
         of_switch = b.snapshot(*nodes, topology=small, domains=small.failing_together)
         assert findings(of_switch) == []
         assert {rule for _, _, rule in findings(b.snapshot(*nodes))} == {"infiniband.port_flaps"}
+
+    @pytest.mark.parametrize(("returned_ago", "of_switch"), [(100.0, True), (40_000.0, False)])
+    def test_outages_stay_those_of_the_switch_whatever_became_of_its_nodes(
+        self, returned_ago: float, of_switch: bool
+    ) -> None:
+        """One is silent, one out of service. Another says nothing of the time before it returned to service."""
+        events = tuple(outage(ago, number=ago) for ago in (30_000, 20_000, 300))
+        small = merged([Domain(DomainKind.SWITCH, "leaf0", ("n1", "n2", "n3", "n4", "n5"))])
+        states = {"n1": NodeState.IN_SERVICE, "n2": NodeState.UNKNOWN, "n3": NodeState.MANUAL_REPAIR}
+        nodes = [b.node(name, state, ports=(port(),), hardware_events=events) for name, state in states.items()]
+        back = [b.node(name, record=b.record(name, since=b.NOW - returned_ago)) for name in ("n4", "n5")]
+        seen = b.snapshot(*nodes, *back, topology=small, domains=small.failing_together)
+        flapping = {name for name, _, rule in findings(seen) if rule == "infiniband.port_flaps"}
+        assert flapping == (set() if of_switch else states.keys())
+
+    def test_switches_that_fail_one_after_the_other_are_each_looked_at_for_themselves(self) -> None:
+        assert looks_at_members(16) == 4 * looks_at_members(4)
 
     @pytest.mark.parametrize(
         "events",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from docs.generate import WORLD
 from tests import builders as b
+from tests.world import WORLD
 from understudy_controlplane.cli.analyze.kernel_log import analyze, as_record, collect
 from understudy_controlplane.cli.analyze.log_records import text_records
 

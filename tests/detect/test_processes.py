@@ -9,6 +9,7 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
+from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.xid_policy import Repair
 from understudy_wire.hardware import Stuck, StuckProcess
 
@@ -44,6 +45,37 @@ def test_a_process_that_may_still_continue_is_recorded_and_no_more(why: Stuck) -
     assert (one.signal, one.rule) == (Signal.RECORDED, "processes.waiting")
     assert "user id 1000, job 99" in one.summary and "GPU nvidia5 open" in one.summary
     assert one.summary.endswith(", and 1 more")
+
+
+def left_on(*jobs: Job, **changes: Any) -> list[Finding]:
+    node = b.node("n3", gpus=(b.gpu(0), b.gpu(1)), processes=(stuck(Stuck.LEFT, 180.0, **changes),))
+    return [one for one in detect(b.snapshot(node, jobs=jobs), b.config()) if one.rule.startswith("processes.")]
+
+
+def test_a_process_that_its_job_has_left_behind_makes_its_node_a_suspect_and_a_person_ends_it() -> None:
+    (one,) = left_on(job_id=99)
+    assert (one.node, one.signal, one.rule) == ("n3", Signal.HEALTH_SUSPECTED, "processes.left")
+    assert one.summary == (
+        "process 4711 (python; user id 1000, job 99) has GPU 1 open and lives on, though its job has been over here "
+        "for 180 s; if no user needs it, end it on n3 (`kill -KILL 4711`), or reboot the node"
+    )
+    assert isinstance(one.detail, HardwareDetail) and one.detail.repair is Repair.MANUAL_REPAIR
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED"])
+def test_no_process_of_a_job_that_slurm_still_shows_on_the_node_is_left_behind(state: str) -> None:
+    job = b.job(nodes=("n3",), state=state)
+    assert left_on(job, job_id=job.key.job_id) == []
+
+
+def test_a_process_of_which_only_another_node_has_the_job_is_left_behind() -> None:
+    job = b.job(nodes=("n4",))
+    assert left_on(job, job_id=job.key.job_id)
+
+
+def test_a_process_of_an_unknown_job_counts_only_where_slurm_shows_no_job() -> None:
+    assert left_on(job_id=None)
+    assert left_on(b.job(nodes=("n3",)), job_id=None) == []
 
 
 def test_what_a_later_agent_calls_stuck_in_another_way_is_no_finding() -> None:

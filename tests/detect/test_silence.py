@@ -13,7 +13,7 @@ from understudy_controlplane.config import Silence
 from understudy_controlplane.detect.silence import silence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
-from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_wire.launcher import LauncherPhase, LauncherState
@@ -62,17 +62,40 @@ def test_nor_for_hours_while_slurm_shows_that_the_node_responds() -> None:
     assert found(b.snapshot(silent("n3", 7200.0), jobs=[b.job()])).signal is Signal.SILENT
 
 
-def test_where_slurm_agrees_it_is_dead_after_two_minutes() -> None:
-    def agreed(seconds: float) -> Finding:
-        node = silent("n3", seconds)
-        assert node.slurm is not None
-        slurm = replace(node.slurm, flags=node.slurm.flags | {"NOT_RESPONDING"})
-        return found(b.snapshot(replace(node, slurm=slurm), jobs=[b.job()]))
+def unreached(name: str, seconds: float, shown_for: float, state: str = "ALLOCATED", **values: Any) -> NodeView:
+    """Slurm has shown for that long that it does not reach the silent node either."""
+    slurm = b.slurm_node(name, state, flags=["NOT_RESPONDING"])
+    return silent(name, seconds, slurm=slurm, slurm_silent_since=b.NOW - shown_for, **values)
 
-    assert agreed(119.0).signal is Signal.SILENT
-    dead = agreed(121.0)
-    assert dead.signal is Signal.NODE_DEAD
-    assert "Slurm shows that it does not respond" in dead.summary
+
+@pytest.mark.parametrize(
+    ("seconds", "shown_for", "timeout", "signal"),
+    [
+        (119.0, 119.0, 300, Signal.SILENT),
+        (121.0, 121.0, 300, Signal.NODE_DEAD),
+        (7200.0, 14.0, 300, Signal.SILENT),
+        (7200.0, 119.0, 300, Signal.SILENT),
+        (7200.0, 119.0, 0, Signal.SILENT),
+        (7200.0, 121.0, 0, Signal.NODE_DEAD),
+        (7200.0, 121.0, 600, Signal.SILENT),
+        (7200.0, 221.0, 600, Signal.NODE_DEAD),
+        (121.0, 61.0, 120, Signal.NODE_DEAD),
+    ],
+)
+def test_where_slurm_agrees_for_longer_than_one_missed_ping_is_shown_it_is_dead(
+    seconds: float, shown_for: float, timeout: int, signal: Signal
+) -> None:
+    """It may be the control plane's own route that is away, and a working slurmd that missed one ping."""
+    node = unreached("n3", seconds, shown_for)
+    finding = found(b.snapshot(node, jobs=[b.job()], slurmd_timeout_seconds=timeout))
+    assert finding.signal is signal
+    assert ("Slurm shows that it does not respond" in finding.summary) is (signal is Signal.NODE_DEAD)
+
+
+def test_a_node_that_slurm_has_set_down_for_its_silence_is_dead_at_once() -> None:
+    """Slurm ends its jobs."""
+    node = unreached("n3", 290.0, 14.0, "DOWN")
+    assert found(b.snapshot(node, jobs=[b.job()], slurmd_timeout_seconds=300)).signal is Signal.NODE_DEAD
 
 
 def test_a_node_without_a_job_needs_no_confirmation() -> None:
@@ -90,8 +113,7 @@ def test_a_node_without_a_job_needs_no_confirmation() -> None:
 )
 def test_a_spare_is_dead_when_slurm_agrees(seconds: float, agrees: bool, signal: Signal) -> None:
     """No other job starts there meanwhile. It may be the control plane's own route that is away."""
-    flags = ["NOT_RESPONDING"] if agrees else []
-    node = silent("n7", seconds, is_spare=True, slurm=b.slurm_node("n7", flags=flags))
+    node = unreached("n7", seconds, seconds, "IDLE", is_spare=True) if agrees else silent("n7", seconds, is_spare=True)
     assert found(b.snapshot(node, spares=("n7",))).signal is signal
 
 
@@ -193,3 +215,27 @@ class TestAnAnnouncedStop:
     def test_of_a_whole_fleet_is_no_fault_of_the_network(self) -> None:
         nodes = [silent(f"n{i}", 30.0, stopping=True) for i in range(1, 7)]
         assert {one.rule for one in silence(b.snapshot(*nodes), POLICY)} == {"silence.agent"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state", "unheard", "is_dead"),
+    [
+        (8.0, NodeState.IN_SERVICE, 1, False),
+        (8.0, NodeState.UNKNOWN, 1, True),
+        (10.0, NodeState.IN_SERVICE, 1, True),
+        (10.0, NodeState.UNKNOWN, 3, False),
+        (19.0, NodeState.IN_SERVICE, 3, True),
+    ],
+    ids=["too soon", "found silent before the start", "silent", "with too many others", "at last"],
+)
+def test_one_that_died_just_before_a_start_is_dead_sooner_where_nearly_all_others_were_heard(
+    seconds: float, state: NodeState, unheard: int, is_dead: bool
+) -> None:
+    """Else the others may not have found this control plane either."""
+    started = b.NOW - seconds
+    dead = b.node("n1", heard_at=None, slurmd_silent_since=started + 4.5)
+    dead = replace(dead, record=replace(dead.record, state=state, since=started - 1))
+    others = [b.node(f"n{i}", heard_at=None if i <= unheard else b.NOW) for i in range(2, 17)]
+    snapshot = b.snapshot(dead, *others, started_at=started)
+    ((signal,),) = [[one.signal] for one in silence(snapshot, POLICY) if one.node == "n1"]
+    assert (signal is Signal.NODE_DEAD) is is_dead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from tests import builders as b
 from tests.generated_steps import GeneratedGang, false_alarms, steps_to_detection
 from understudy_controlplane.config import Straggler
-from understudy_controlplane.detect.slow_ranks import judge, judge_all, slow_ranks
+from understudy_controlplane.detect.slow_ranks import SlowRank, judge, judge_all, judged_once, slow_ranks
 from understudy_controlplane.fleet.steps import StepTable
 
 POLICY = Straggler()
@@ -124,6 +125,39 @@ def test_gangs_that_are_judged_together_are_judged_like_each_by_itself() -> None
     assert together == [judge(one, POLICY) for one in several]
     assert [[slow.rank for slow in one] for one in together] == [[], [5], [], [5, 13], [], [5, 13, 21], [2]]
     assert judge_all([], POLICY) == []
+
+
+def test_steps_are_judged_once_for_a_policy_and_again_where_anything_differs() -> None:
+    looked_at: list[int] = []
+
+    def judged(tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:
+        looked_at.append(len(tables))
+        return judge_all(tables, policy)
+
+    policy, even, odd = Straggler(), gang([1.0] * 8, [""] * 8), gang([1.0] * 7 + [1.5], [""] * 8)
+    first = judged_once(judged, [even, odd], policy)
+    assert first == judge_all([even, odd], policy)
+    assert [bool(one) for one in first] == [False, True]
+    later = [replace(one, advanced_at=one.advanced_at + 1.0) for one in (even, odd)]
+    assert judged_once(judged, later, policy) == first
+    assert looked_at == [2, 0], "the same steps, in a later table"
+    others = {
+        "steps": replace(odd, self_seconds=odd.self_seconds.copy()),
+        "roles": replace(odd, roles=("tp",) * 8),
+        "nodes": replace(odd, nodes=("n1",) * 8),
+        "first_step": replace(odd, first_step=1),
+        "replicas": replace(odd, replicas=np.arange(8)),
+        "work": replace(odd, work=np.ones_like(odd.self_seconds)),
+    }
+    for name, one in others.items():
+        looked_at.clear()
+        judged_once(judged, [odd], policy)
+        assert judged_once(judged, [one], policy) == judge_all([one], policy), name
+        assert looked_at[-1] == 1, name
+    looked_at.clear()
+    judged_once(judged, [odd], policy)
+    judged_once(judged, [odd], policy.model_copy(update={"ratio": 2.0}))
+    assert looked_at == [1, 1]
 
 
 def test_more_gangs_than_are_judged_at_once_are_all_judged(monkeypatch: pytest.MonkeyPatch) -> None:

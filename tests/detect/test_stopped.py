@@ -12,7 +12,7 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Finding
-from understudy_controlplane.fleet.job import LastAttempt
+from understudy_controlplane.fleet.job import Job, LastAttempt
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -24,7 +24,7 @@ REQUEUED_AT = int(b.NOW) - 10
 
 def out(state: str = "DOWN", flags: tuple[str, ...] = (), reason: str = "Not responding", at: int = 0) -> SlurmNode:
     shown = b.slurm_node("n3", state, flags, reason, "root")
-    return SlurmNode(**{name: getattr(shown, name) for name in shown.__slots__} | {"reason_at": at or REQUEUED_AT})
+    return replace(shown, reason_at=at or REQUEUED_AT)
 
 
 def scene(*nodes: NodeView, job: dict[str, Any] | None = None, **values: Any) -> Snapshot:
@@ -123,6 +123,29 @@ def test_a_node_that_failed_long_after_the_requeue_did_not_stop_it() -> None:
     """It was preempted, and waits for the job that has its nodes."""
     late = out(at=REQUEUED_AT + 100)
     assert found(scene(b.node("n3", slurm=late), now=b.NOW + 200)) == []
+
+
+@pytest.mark.parametrize(
+    ("failed_after", "eligible_after", "others", "expected"),
+    [
+        (100, 121, [], 1),
+        (130, 121, [], 0),
+        (100, None, [], 0),
+        (100, 121, [b.job(job_id=8, nodes=("n3",), start_at=REQUEUED_AT + 1, comment="", managed=False)], 0),
+        (20, 121, [b.job(job_id=8, nodes=("n3",), start_at=REQUEUED_AT + 1, comment="", managed=False)], 1),
+    ],
+    ids=["in Slurm's delay", "after it", "delay not known", "under another job", "just after the requeue"],
+)
+def test_a_node_that_fails_while_slurm_still_delays_the_start_has_stopped_it_unless_others_have_got_the_node(
+    failed_after: int, eligible_after: int | None, others: list[Job], expected: int
+) -> None:
+    eligible_at = None if eligible_after is None else REQUEUED_AT + eligible_after
+    late = b.node("n3", slurm=out(at=REQUEUED_AT + failed_after))
+    waiting = scene(late, job={"reason": "Resources", "eligible_at": eligible_at})
+    jobs = [*waiting.jobs.values(), *others]
+    last = waiting.progress.last_attempts
+    seen = b.snapshot(*waiting.nodes.values(), jobs=jobs, last_attempts=last, now=b.NOW + 200)
+    assert len(found(seen)) == expected
 
 
 def test_a_job_that_is_about_to_pend_is_found_at_once() -> None:

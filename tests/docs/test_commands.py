@@ -11,6 +11,7 @@ import click
 import pytest
 
 from understudy_agent.commands import COMMANDS
+from understudy_agent.documents import topics
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
@@ -37,6 +38,8 @@ def named(document: Path) -> Iterator[str]:
 def problem(command: str) -> str:
     """Empty: it exists, and takes what it is given. A command that is only named may be given nothing."""
     words = shlex.split(_OPTIONAL.sub("", re.split(r" [>|;]| && | <", command)[0]))
+    if words[0] == "help":
+        return "" if words[1] in {*COMMANDS, *topics(), "topics", "TOPIC"} else f"there is no document {words[1]}"
     if words[0] not in COMMANDS:
         return f"understudy has no command {words[0]}"
     program: object = COMMANDS[words[0]].load()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import WORLD, Input, input_kinds
+from tests import REPOSITORY
+from tests.world import WORLD, Input, input_kinds
 
-REPOSITORY = WORLD.parents[2]
 KINDS = input_kinds()
 INPUTS = [one for kind in KINDS for one in kind.input]
 CASES = [one for kind in KINDS for one in kind.case]

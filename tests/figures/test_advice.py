@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.figures.advice import Advice, advise
+from understudy_controlplane.figures.advice import Advice, advise, hooks_missing
 from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.figures.settings import NotUnderstood, Settings, as_seconds
 from understudy_controlplane.figures.slurm_rules import RULES
@@ -195,3 +195,10 @@ def test_no_value_is_too_strange_to_be_answered(changes: dict[str, str], version
 
 def test_a_slurm_that_prints_nothing_is_answered_too() -> None:
     assert {one.severity for one in advise({}, V25)} <= {UNKNOWN, COST, GOOD}
+
+
+def test_hooks_are_missing_only_where_slurm_conf_names_others() -> None:
+    understudy = "/etc/understudy/hooks/"
+    assert hooks_missing({"Prolog": "/etc/site/prolog", "Epilog": ""}) == []
+    found = {"Prolog[0]": f"{understudy}prolog", "Epilog[0]": "/etc/site/epilog", "TaskProlog": f"{understudy}t"}
+    assert hooks_missing(found) == ["Epilog", "HealthCheckProgram"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.figures.alarms import AlarmRow, Transition, alarms, outages
+from understudy_controlplane.figures.alarms import AlarmRow, alarms, outages
 from understudy_controlplane.figures.outages import Outage
+from understudy_controlplane.fleet.history import Transition
 from understudy_controlplane.fleet.node import NodeState
 
 S = NodeState

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests import REPOSITORY
-from understudy_controlplane.figures.causes import (
+from understudy_controlplane.figures.causes import table
+from understudy_controlplane.fleet.interruption_cause import (
     CPU,
     DRIVER,
     FABRIC,
@@ -23,7 +24,6 @@ from understudy_controlplane.figures.causes import (
     UNKNOWN,
     Cause,
     cause_of,
-    table,
 )
 
 HOUR = 3600.0

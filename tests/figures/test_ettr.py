@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_controlplane.figures.ettr import AttemptProgress, ettr
+from understudy_controlplane.figures.ettr import ettr
+from understudy_controlplane.fleet.history import AttemptProgress
 
 
 def test_a_run_without_interruption_loses_only_its_start() -> None:

@@ -6,12 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_controlplane.figures.alarms import Transition
-from understudy_controlplane.figures.causes import GPU, PEOPLE
-from understudy_controlplane.figures.ettr import AttemptProgress
-from understudy_controlplane.figures.fleet_costs import History, Interruption, JobHistory, Span, fleet_costs
-from understudy_controlplane.figures.job_hours import Loss, Mark
-from understudy_controlplane.figures.spare_hours import PoolChange
+from understudy_controlplane.figures.fleet_costs import History, fleet_costs
+from understudy_controlplane.fleet.history import (
+    AttemptProgress,
+    Interruption,
+    JobHistory,
+    Loss,
+    Mark,
+    PoolChange,
+    Span,
+    Transition,
+)
+from understudy_controlplane.fleet.interruption_cause import GPU, PEOPLE
 from understudy_controlplane.fleet.node import NodeState
 
 HOUR = 3600.0

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.figures.ettr import AttemptProgress, ettr
-from understudy_controlplane.figures.job_hours import Hours, Loss, Mark, hours
+from understudy_controlplane.figures.ettr import ettr
+from understudy_controlplane.figures.job_hours import Hours, hours
+from understudy_controlplane.fleet.history import AttemptProgress, Loss, Mark
 
 FOREVER = (0.0, 1e9)
 FIRST = AttemptProgress(running_at=0, first_step=0, first_step_at=21, last_step=99, last_step_at=120)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from understudy_controlplane.figures.spare_hours import PoolChange, Wait, most_taken, waits
+from understudy_controlplane.figures.spare_hours import Wait, most_taken, waits
+from understudy_controlplane.fleet.history import PoolChange
 
 
 def joins(at: float, node: str) -> PoolChange:

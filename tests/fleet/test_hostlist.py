@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.fleet.hostlist import HostListError, compress, expand
+from understudy_controlplane.hostlist import HostListError, compress, expand
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,8}[0-9]{0,5}", fullmatch=True)
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -25,12 +25,12 @@ from tests.bench.slurm_text import DATA
 from tests.keeper.site import Keepers
 from tests.testbed.configuration import free_ports
 from tests.tokens import secret, with_tokens
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_controlplane.fleet.identity import Role
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
 ATTACKER, OTHER = 1000, 1001
 """Users of the jobs 7 and 8."""
-SECONDS_MAX = 120.0
 
 SCONTROL = """#!/bin/sh
 cd {folder} || exit 1
@@ -127,11 +127,11 @@ class Site:
         with_tokens(self.database, NODES)
         self._begun.enter_context(slurmds(self.slurmds_port))
         self._start("serve", "understudy_controlplane", "serve", "--config", f"{folder}/site.toml")
-        wait_for(self._is_ready, "the control plane is ready")
+        wait_until(self._is_ready, "the control plane is ready")
         self.keepers.start("n2")
         for node in ("n2", "n5"):
             self._start(f"agent-{node}", "understudy_agent", "--config", f"{folder}/agent-{node}.toml")
-            wait_for((folder / f"{node}.agent").is_socket, f"the agent of {node} listens")
+            wait_until((folder / f"{node}.agent").is_socket, f"the agent of {node} listens")
 
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as output:
@@ -145,7 +145,7 @@ class Site:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=SECONDS_MAX):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=PATIENCE_SECONDS):
                 return True
         except OSError:
             return False
@@ -154,7 +154,7 @@ class Site:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            process.wait(SECONDS_MAX)
+            process.wait(PATIENCE_SECONDS)
         self.keepers.close()
         self._begun.close()
 
@@ -193,13 +193,6 @@ class Site:
         return "".join(f"{_with(recorded, job)}\n" for job in jobs)
 
     _began_at = time.time() - 600
-
-
-def wait_for(state: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not state():
-        assert time.monotonic() < deadline, f"not within {SECONDS_MAX:g} s: {what}"
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -31,10 +31,10 @@ from understudy_controlplane.access.munge import parse as parse_credential
 from understudy_controlplane.api.user_tokens import UserTokenRequest
 from understudy_controlplane.config import ConfigError, Signals, parse_config
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.hostlist import HOSTS_MAX, HostListError, compress, expand
 from understudy_controlplane.fleet.identity import Identity, Role
 from understudy_controlplane.fleet.job import KnownJob
 from understudy_controlplane.fleet.operator import Verb
+from understudy_controlplane.hostlist import HOSTS_MAX, HostListError, compress, expand
 from understudy_controlplane.ingest.alertmanager import AlertmanagerBody, targets_of
 from understudy_controlplane.ingest.decode import decode_report
 from understudy_controlplane.ingest.site_signals import SignalBody

@@ -18,6 +18,7 @@ PATIENCE = 10.0
 """Other tests run beside this one: an answer may take ten times as long as it may otherwise."""
 
 
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 def test_a_site_under_attack_serves_all_others(database: str) -> None:
     with tempfile.TemporaryDirectory(prefix="understudy-fuzz-") as name:  # the paths of sockets are short
         folder = Path(name)

@@ -27,10 +27,11 @@ from sqlalchemy import make_url
 from tests import REPOSITORY
 from tests import builders as b
 from tests.fuzz.inlets import Attackers, Found, inlets, request
-from tests.fuzz.site import SECONDS_MAX, Site
+from tests.fuzz.site import Site
 from tests.new_database import new_database
 from tests.testbed.postgres import Postgres
 from tests.tokens import bearer
+from tests.waiting import PATIENCE_SECONDS
 from understudy_controlplane.fleet.identity import Role
 
 KEPT = REPOSITORY / "build" / "fuzz"
@@ -112,7 +113,7 @@ class Watch:
     def _ask_agent(self) -> None:
         place = {"job_id": 9, "restart_count": 0, "rank": 0, "world_size": 1}
         with socket.socket(socket.AF_UNIX) as rank:
-            rank.settimeout(SECONDS_MAX)
+            rank.settimeout(PATIENCE_SECONDS)
             rank.connect(f"{self.site.folder}/n2.agent")
             messages = ({"type": "hello", **place}, {"type": "restore_point", "id": 5})
             rank.sendall(b"".join(json.dumps(one).encode() + b"\n" for one in messages))
@@ -122,7 +123,7 @@ class Watch:
     def _ask_keeper(self) -> None:
         body = json.dumps({"type": "hello", "job_id": 9}).encode()
         with socket.socket(socket.AF_UNIX) as rank:
-            rank.settimeout(SECONDS_MAX)
+            rank.settimeout(PATIENCE_SECONDS)
             rank.connect(str(self.site.keepers.socket("n2")))
             rank.sendall(len(body).to_bytes(4, "big") + body)
             if b'"keeper"' not in (answer := rank.recv(65536)):

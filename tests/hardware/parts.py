@@ -32,6 +32,7 @@ STAGE_SECONDS = 3.0
 SYSTEMD = Path("/run/systemd/system")
 GPUS_OF_GANG = 2
 STATE_MEGABYTES = 1024
+NCCL_SECONDS_MAX = 150.0
 
 
 class NotPossibleError(Exception):
@@ -240,6 +241,16 @@ def in_process(seconds_max: float) -> Found:
     left = deadline - time.monotonic()
     found["nccl"] = json.loads(output_of("tests.hardware.in_process", ("--backend", "nccl", *size), left))
     return [*lines, described(found["nccl"])], found
+
+
+def nccl(seconds_max: float) -> Found:
+    """What NCCL's RAS service answers for a communicator of one rank. Several ranks were never tried."""
+    _need_torch()
+    if not read_real(seconds_max).gpus:
+        raise NotPossibleError("NCCL needs a GPU, and there is none")
+    found = json.loads(output_of("tests.hardware.nccl_on_cuda", (), min(seconds_max, NCCL_SECONDS_MAX)))
+    lines = [f"NCCL {found['version']}: the agent read {found['read']}", f"flight recorder: {found['recorder']}"]
+    return lines, found
 
 
 def described(found: dict[str, Any]) -> str:

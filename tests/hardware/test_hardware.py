@@ -157,6 +157,19 @@ def test_a_gang_over_nccl_needs_two_gpus(monkeypatch: pytest.MonkeyPatch, count:
     assert ("needs 2 GPUs, and there is 1" in part.lines[-1]) is (count == 1)
 
 
+@pytest.mark.parametrize("count", [1, 0])
+def test_nccl_is_asked_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    found = {"version": "2.29.2", "read": '{"count":1}', "recorder": "{}", "text": "as it came", "json": "{}"}
+    monkeypatch.setattr(parts, "_need_torch", lambda: None)
+    monkeypatch.setattr(parts, "output_of", lambda *_: json.dumps(found))
+    monkeypatch.setattr(parts, "read_real", lambda _: NodeRead("570", [GpuRead(index) for index in range(count)]))
+    part = run_part("nccl", parts.nccl, 5)
+    assert (part.outcome, part.values) == (("done", found) if count else ("not possible", {}))
+    assert part.lines[0] == (
+        'NCCL 2.29.2: the agent read {"count":1}' if count else "NCCL needs a GPU, and there is none"
+    )
+
+
 def test_what_is_tested_within_a_training_is_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
     again = {"runs": 21, "same": True, "reported": False, "step_milliseconds": 3.0}
     between = {"step_milliseconds": 3.0, "more_milliseconds": 2.1, "multiplication_milliseconds": 0.2}

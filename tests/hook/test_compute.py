@@ -153,7 +153,7 @@ def test_ranks_of_a_group_do_an_all_reduce_after_the_same_steps(
 ) -> None:
     script = GANG.replace("ALONE", "'none'").replace("EVERY", "10")
     with running_agent(config), TrainingSite(tmp_path).training(script, 4, config.socket):
-        plane.wait_for(lambda plane: len(summed(plane)) == 4, 60)
+        plane.wait_for(lambda plane: len(summed(plane)) == 4)
     assert all(seconds is not None and 0 < seconds < 5 for seconds in summed(plane).values())
 
 
@@ -162,7 +162,7 @@ def test_where_a_rank_cannot_take_part_none_waits_for_it(
 ) -> None:
     script = GANG.replace("ALONE", "'1'").replace("EVERY", "10")
     with running_agent(config), TrainingSite(tmp_path).training(script, 3, config.socket):
-        plane.wait_for(lambda plane: len(summed(plane)) == 2, 60)
+        plane.wait_for(lambda plane: len(summed(plane)) == 2)
     assert set(summed(plane).values()) == {None}, "their GPUs are tested, each by itself"
 
 
@@ -171,5 +171,5 @@ def test_ranks_that_would_do_it_after_other_steps_do_none(
 ) -> None:
     script = GANG.replace("ALONE", "'none'").replace("EVERY", "10 + int(os.environ['RANK'])")
     with running_agent(config), TrainingSite(tmp_path).training(script, 2, config.socket):
-        plane.wait_for(lambda plane: len(summed(plane)) == 2, 60)
+        plane.wait_for(lambda plane: len(summed(plane)) == 2)
     assert set(summed(plane).values()) == {None}

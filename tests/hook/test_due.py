@@ -103,7 +103,7 @@ def test_all_ranks_save_before_the_ordered_steps_also_while_no_control_plane_ans
         )
         wait(lambda: orders.state() is OrderState.VALID)
         wait(lambda: all(f"shard-{rank}" in names(site, step) for rank in range(WORLD)))
-        plane.wait_for(lambda plane: len(shards(plane, 0, step)) == WORLD, 30)
+        plane.wait_for(lambda plane: len(shards(plane, 0, step)) == WORLD)
         plane.stop()
         wait(lambda: all(step + 2 * EVERY in saved(site, rank) for rank in range(WORLD)))
         (site.checkpoints / "end").touch()
@@ -185,7 +185,9 @@ OWN, OTHER = 60, 25
 
 
 @pytest.mark.timeout(900)  # their steps take a thousand times as long where this test gives way to all others
-@pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["huggingface", "lightning"])
+@pytest.mark.parametrize(
+    "script", [TRAINER, pytest.param(LIGHTNING, marks=pytest.mark.long)], ids=["huggingface", "lightning"]
+)
 def test_trainers_save_before_the_ordered_steps_and_before_their_own(
     script: str, tmp_path: Path, plane: FakeControlPlane, config: Config
 ) -> None:

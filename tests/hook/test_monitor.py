@@ -24,6 +24,7 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
+from tests.waiting import PATIENCE_SECONDS
 from understudy import Monitor, RestorePoint, RestorePointUnknownError, SummedFile
 from understudy.clocks import WaitingClock
 from understudy.monitor import _inactive_monitor
@@ -113,10 +114,11 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
     assert ended_at - 1 < first.at < ended_at
     assert reported_steps(plane) == list(range(30, 40))
     assert {(window.rank, window.gpu_index, window.role) for window in windows(plane)} == {(2, 3, "stage0")}
-    own = statistics.median(seconds for window in windows(plane) for seconds in window.self_seconds)
-    wall = statistics.median(seconds for window in windows(plane) for seconds in window.wall_seconds)
-    assert own == pytest.approx(0.01, abs=0.005)
-    assert wall == pytest.approx(0.03, abs=0.01)
+    own = [seconds for window in windows(plane) for seconds in window.self_seconds]
+    wall = [seconds for window in windows(plane) for seconds in window.wall_seconds]
+    assert min(own) > 0.009
+    waited = [whole - busy for whole, busy in zip(wall, own, strict=True)]
+    assert min(waited) > 0.019
     [shard] = of_kind(plane, CheckpointShard)
     assert isinstance(shard, CheckpointShard)
     assert (shard.step, shard.path, shard.file) == (40, str(tmp_path), "rank2.pt")
@@ -136,7 +138,7 @@ def test_what_the_control_plane_cannot_name_stops_the_job_at_once_unless_the_use
         assert monitor.restore_point(otherwise="/mine") == "/mine"
         with monitor.checkpoints.restore(otherwise="/mine") as mine:
             assert mine == "/mine"
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
         plane.restore_unknown, plane.restore_points[7, 0] = "", (0, "")
         assert monitor.restore_point(otherwise="/mine") == RestorePoint(0, ""), "nothing was ever saved"
         monitor.close()
@@ -244,14 +246,15 @@ def test_where_to_go_on_is_the_launchers_word_while_no_control_plane_answers(
         monitor = Monitor()
         begun = time.monotonic()
         assert monitor.restore_point() == RestorePoint(40, str(checkpoint))
-        assert time.monotonic() - begun < 0.5
+        assert time.monotonic() - begun < 5
         plane.restore_points[7, 0] = (30, "/ckpt/30")
         plane.start()
         checkpoint.rmdir()
-        again = monitor.restore_point(timeout_seconds=5)
+        again = monitor.restore_point(timeout_seconds=PATIENCE_SECONDS)
         assert again == RestorePoint(40, str(checkpoint)), "ranks that looked for themselves could split the gang"
         monkeypatch.setenv("UNDERSTUDY_LAUNCH", "0")
-        assert monitor.restore_point(timeout_seconds=5) == RestorePoint(30, "/ckpt/30"), "that was Slurm's TaskProlog"
+        slurms = monitor.restore_point(timeout_seconds=PATIENCE_SECONDS)
+        assert slurms == RestorePoint(30, "/ckpt/30"), "that was Slurm's TaskProlog"
         monitor.close()
 
 
@@ -302,7 +305,7 @@ def test_without_an_agent_training_continues_and_that_is_logged_once(
         monitor.checkpoint_saved(3, tmp_path, "shard")
         started = time.monotonic()
         monitor.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     assert [record.getMessage() for record in caplog.records if "no agent at" in record.getMessage()] == [
         caplog.records[0].getMessage()
     ]
@@ -436,7 +439,7 @@ def test_an_agent_that_went_away_is_waited_for_a_minute_and_not_half_an_hour(
     with running_agent(config):
         monitor = Monitor()
         assert monitor._link is not None
-        assert monitor._link.connected.wait(10)
+        assert monitor._link.connected.wait(PATIENCE_SECONDS)
     with pytest.raises(RestorePointUnknownError, match="went away"):
         monitor.restore_point(20)
     monitor.close()
@@ -491,9 +494,9 @@ def test_a_restore_point_that_is_none_is_no_restore_point(tmp_path: Path, caplog
         answering.start()
         monitor = Monitor()
         with pytest.raises(RestorePointUnknownError, match="makes no sense"):
-            monitor.restore_point(timeout_seconds=5)
+            monitor.restore_point(timeout_seconds=PATIENCE_SECONDS)
         monitor.close(timeout_seconds=0.5)
-        answering.join(5)
+        answering.join(PATIENCE_SECONDS)
 
 
 def test_a_process_that_has_no_file_descriptor_left_trains_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -679,7 +682,8 @@ def test_transfers_with_a_peer_are_waiting_and_reach_the_control_plane_for_this_
     assert {peer: len([one for one in seconds if one]) for peer, seconds in by_peer.items()} == {0: 1, 1: 1}
     assert 0.015 < max(by_peer[0]) < 0.4
     assert max(by_peer[1]) > 0.515
-    assert [seconds for window in windows(plane) for seconds in window.self_seconds][-1] < 0.03
+    last = windows(plane)[-1]
+    assert last.self_seconds[-1] < last.wall_seconds[-1] - 0.035, "transfers are none of its own time"
 
 
 def test_a_step_that_is_broken_off_does_not_count(plane: FakeControlPlane, config: Config) -> None:
@@ -813,11 +817,12 @@ def test_waiting_in_two_threads_at_once_counts_once() -> None:
             time.sleep(0.1)
 
     threads = [threading.Thread(target=wait) for _ in range(3)]
+    begun = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert clock.restart(time.perf_counter()) == pytest.approx(0.1, abs=0.05)
+    assert 0.09 < clock.restart(time.perf_counter()) <= time.perf_counter() - begun
 
 
 def test_the_hook_needs_nothing_but_the_standard_library() -> None:

@@ -46,6 +46,7 @@ from understudy_wire.launcher import (
     Restart,
 )
 from understudy_wire.messages import REPORT_BYTES_MAX, WIRE_VERSION
+from understudy_wire.places import Place
 from understudy_wire.ranks import RankWindow
 
 HEADERS = bearer(Role.NODE, "n1")
@@ -276,7 +277,7 @@ def test_launches_spent_before_a_requeue_are_in_the_answer(route: Route) -> None
 def test_a_launcher_knows_steps_in_the_count_of_its_own_allocation(route: Route) -> None:
     """Its job came to step 500 before its requeue, in an epoch that began at 2,900."""
     route.launchers.note_earlier_allocations(7, 1, Earlier(EarlierAllocations(best_step=500), 2900))
-    route.telemetry.count_on({7: 2900})
+    route.telemetry.count_on({7: (Attempt(0), Place(3400, 2900))})
     route.telemetry.know({"n1"})
     answers = []
     for first_step in (498, 0):

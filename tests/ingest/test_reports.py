@@ -22,6 +22,8 @@ from tests import builders as b
 from tests.new_database import new_database
 from tests.tokens import PEOPLE, add_tokens, admission_of, bearer
 from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.decide.leadership import SURE_SECONDS
+from understudy_controlplane.fleet.holder import Leader
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.job import Attempt, KnownJob, RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.node import Generation, generation_of
@@ -29,7 +31,7 @@ from understudy_controlplane.ingest.answers import refuse_denied
 from understudy_controlplane.ingest.quotas import Quotas
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
-from understudy_controlplane.ingest.reports import ReportDependencies, reports_router
+from understudy_controlplane.ingest.reports import ReportDependencies, ReportsRoute, restore_points_router
 from understudy_controlplane.live.directory import INVENTED_SECONDS, OVER_SECONDS, JobDirectory
 from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
@@ -53,8 +55,9 @@ from understudy_wire.facts import (
 )
 from understudy_wire.files import AnnouncedFile, FileOutcome, FileResult, FileTask, ReadFiles
 from understudy_wire.hardware import GpuStatus
+from understudy_wire.leader import HeardLeader
 from understudy_wire.messages import REPORT_BYTES_MAX, Acknowledgement, Keeper, KeptJob, Report
-from understudy_wire.ranks import Collective, ComputeTestOrder, JobNote, RankWindow
+from understudy_wire.ranks import Collective, ComputeTestOrder, HangQuestion, JobNote, RankWindow
 
 HEADERS = bearer(Role.NODE, "n1")
 
@@ -97,7 +100,7 @@ KERNEL_LOG = KernelLogPolicy("2026", (KernelPattern(("XFS (",), ".*shut down"),)
 @pytest.fixture
 def route(tmp_path: Path) -> Iterator[Route]:
     engine = open_database(new_database(tmp_path / "fleet.db"))
-    telemetry = Telemetry()
+    telemetry = Telemetry(Leader("i", 10))
     telemetry.know(["n1", "n2", "n8"])
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1", "n2"}))})
     known = FleetStore(engine).see_jobs([b.job()], b.NOW)[0]
@@ -144,7 +147,8 @@ def route(tmp_path: Path) -> Iterator[Route]:
     add_tokens(engine, ["n1", "n2", "n3", "n4", "n8", "n99"])
     app.add_exception_handler(Denied, refuse_denied)
     admission = admission_of(engine, Still())
-    app.include_router(reports_router(deps, admission))
+    app.add_middleware(ReportsRoute, deps=deps, admission=admission)
+    app.include_router(restore_points_router(deps, admission))
     with TestClient(app) as client:
         yield Route(client, engine, telemetry, directory, woken, unfit, meters, file_tasks, file_results)
     admission.close()
@@ -220,6 +224,14 @@ def test_the_node_of_rank_0_gets_the_notes_for_its_jobs_owner_with_each_answer_w
     assert [notes(), notes(), notes(rank=1), notes(launch=1)] == [[note], [note], [], []]
     route.telemetry.job_notes.replace([])
     assert notes() == []
+
+
+def test_all_ranks_of_a_gang_that_hangs_are_asked(route: Route) -> None:
+    ranks = [replace(window(), rank=rank) for rank in (2, 3)]
+    question = HangQuestion(ranks[0].job_id, ranks[0].restart_count, ranks[0].launch, ranks[0].user_id)
+    route.telemetry.hang_questions.replace([question, replace(question, launch=1)])
+    response = route.post(b.report("n1", ranks=ranks))
+    assert msgspec.json.decode(response.content, type=Acknowledgement).hang_questions == [question]
 
 
 def test_a_keeper_gets_to_know_which_jobs_have_ended_are_of_others_or_are_none_of_slurms(route: Route) -> None:
@@ -325,6 +337,24 @@ def test_a_report_of_an_unknown_node_is_refused_by_name_and_leaves_nothing(route
     refused(route.post(b.report("n99", facts=[b.xid_event("n99", 79).event])), 404, "n99", "NodeName")
     assert route.events_stored == 0
     assert "n99" not in route.telemetry.heard()
+
+
+def test_another_method_is_refused_as_on_every_route(route: Route) -> None:
+    refused(route.client.get("/v1/reports", headers=HEADERS), 405, "Method Not Allowed", "understudy help api")
+
+
+def test_an_error_of_the_control_plane_is_answered_and_reaches_the_servers_log(
+    route: Route, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[str]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Telemetry, "receive", fail)
+    with pytest.raises(ZeroDivisionError):
+        route.post(b.report("n1"))
+    not_raising = TestClient(route.client.app, raise_server_exceptions=False)
+    body = msgspec.json.encode(b.report("n1"))
+    refused(not_raising.post("/v1/reports", content=body, headers=HEADERS), 500, "failed", "log")
 
 
 def test_the_token_of_one_node_reports_for_no_other(route: Route) -> None:
@@ -759,3 +789,27 @@ class TestRestorePoint:
 
     def test_only_agents_get_it(self, route: Route) -> None:
         refused(self.ask(route, 7, {}), 401)
+
+
+def test_a_report_of_a_node_that_follows_another_control_plane_is_heard_as_that_alone(route: Route) -> None:
+    """Its facts are in that one's database: here they would count for nodes of which this one knows half."""
+    other, own = HeardLeader("j", 3, "http://b:7117"), HeardLeader("i", 10, "http://a:7117")
+    refused = route.post(b.report("n1", leaders=[other, own], facts=[KernelEvent(b.BOOT, 1, b.NOW, "NVRM: Xid")]))
+    assert (refused.status_code, route.telemetry.heard(), route.events_stored) == (503, {}, 0)
+    assert "node n1 follows the control plane at http://b:7117" in refused.json()["detail"]
+    found = route.telemetry.leaders.other(b.NOW + SURE_SECONDS)
+    assert found is not None
+    assert other.url in found.words
+
+
+def test_a_report_that_only_asks_who_leads_replaces_no_other(route: Route) -> None:
+    assert route.post(b.report("n1", gpus=[b.gpu(0)])).status_code == 200
+    before = route.telemetry.heard()
+    assert route.post(b.report("n1", looks=True)).status_code == 200
+    assert route.telemetry.heard() == before
+
+
+def test_a_node_that_slurm_does_not_know_has_no_vote(route: Route) -> None:
+    other = HeardLeader("j", 3, "http://b:7117")
+    assert route.post(b.report("n9", leaders=[other])).status_code in (401, 403, 404)
+    assert route.telemetry.leaders.other(b.NOW + SURE_SECONDS) is None

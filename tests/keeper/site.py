@@ -8,16 +8,14 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests import PYTHON_PATH
 from tests.hook.training_site import TrainingSite
 from tests.testbed.configuration import free_ports
-
-WAIT_SECONDS = 30.0
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class Keepers:
@@ -33,13 +31,13 @@ class Keepers:
         for node in list(self._keepers):
             self.kill(node)
         self._munged.terminate()
-        self._munged.wait(WAIT_SECONDS)
+        self._munged.wait(PATIENCE_SECONDS)
 
     def start(self, *nodes: str) -> None:
         for node in nodes:
             self._start(node)
         for node in nodes:
-            self.wait_for(self.socket(node).exists, f"the keeper of {node} listens")
+            wait_until(self.socket(node).exists, f"the keeper of {node} listens")
 
     def _start(self, node: str) -> None:
         config = self.folder / f"{node}.toml"
@@ -61,7 +59,7 @@ class Keepers:
         """Kills like the loss of the node's power."""
         keeper = self._keepers.pop(node)
         keeper.send_signal(signal.SIGKILL)
-        keeper.wait(WAIT_SECONDS)
+        keeper.wait(PATIENCE_SECONDS)
         self.socket(node).unlink(missing_ok=True)
 
     @contextmanager
@@ -98,14 +96,8 @@ class Keepers:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.wait_for((folder / "socket").exists, "munged listens")
+        wait_until((folder / "socket").exists, "munged listens")
         return munged
-
-    def wait_for(self, state: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not state():
-            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s: {what}"
-            time.sleep(0.02)
 
 
 class KeeperSite(TrainingSite):

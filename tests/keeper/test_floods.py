@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.keeper.test_between_keepers import Munge, copier, fetch, holding, identity
+from tests.waiting import wait_until
 from understudy_agent.shares import NoRoomError, Pace
 from understudy_keeper import proof
 from understudy_keeper.copies import CONNECT_SECONDS, described
-from understudy_keeper.places import Greetings, Places, Room, node_of
+from understudy_keeper.places import Greetings, Places, Room, group_of
 from understudy_keeper.proof import connect
 from understudy_keeper.server import Keeper, Settings
 from understudy_keeper.store import Store
@@ -44,13 +44,6 @@ def keeper(tmp_path: Path, munge: Munge) -> Iterator[Keeper]:
         yield made
     finally:
         made.stop()
-
-
-def wait_for(state: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not state():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -100,13 +93,29 @@ def test_nodes_whose_keepers_are_known_have_greetings_of_their_own(link_pair: Pa
         assert not is_cut(other)
 
 
-def test_addresses_of_which_a_user_has_many_count_as_one() -> None:
-    assert node_of("127.0.0.1") == node_of("127.99.1.2") == node_of("::1")
-    assert node_of("fd00:1:2:3::1") == node_of("fd00:1:2:3:ffff::9") != node_of("fd00:1:2:4::1")
-    assert node_of("fe80::1%eth0") == node_of("fe80::2%eth0")
-    assert node_of("10.0.0.1") == node_of("::ffff:10.0.0.1") != node_of("10.0.0.2")
+def test_keepers_in_one_network_of_ipv6_do_not_make_room_for_each_other(link_pair: Pair) -> None:
+    greetings = Greetings(8, 2, Pace(2, 0.01))
+    known = [f"fd00:1:2:3::{number}" for number in range(1, 5)]
+    with contextlib.ExitStack() as held:
+        links = [link_pair() for _ in known]
+        for address, (own, _) in zip(known, links, strict=True):
+            greetings.note_proven(address)
+            assert greetings.admits(address)
+            held.enter_context(greetings.place(own, address))
+        for number in range(100, 110):  # of a stranger with many addresses there
+            held.enter_context(greetings.place(link_pair()[0], f"fd00:1:2:3::{number}"))
+        assert not any(is_cut(other) for _, other in links)
+        assert [greetings.admits(f"fd00:1:2:3::{number}") for number in range(100, 104)] == [True, True, False, False]
+        assert greetings.admits(known[0])
 
-    assert node_of("") == ""
+
+def test_addresses_of_which_a_user_has_many_count_as_one() -> None:
+    assert group_of("127.0.0.1") == group_of("127.99.1.2") == group_of("::1")
+    assert group_of("fd00:1:2:3::1") == group_of("fd00:1:2:3:ffff::9") != group_of("fd00:1:2:4::1")
+    assert group_of("fe80::1%eth0") == group_of("fe80::2%eth0")
+    assert group_of("10.0.0.1") == group_of("::ffff:10.0.0.1") != group_of("10.0.0.2")
+
+    assert group_of("") == ""
 
 
 @pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
@@ -139,7 +148,7 @@ def test_silent_connections_at_eight_addresses_keep_no_keeper_out(keeper: Keeper
     port = int(keeper.address.rpartition(":")[2])
     with contextlib.ExitStack() as held:
         links = [held.enter_context(silent(f"127.0.0.{number}", port)) for number in range(2, 10) for _ in range(2)]
-        wait_for(lambda: sum(map(is_cut, links)) == len(links) - 2, "all have come, of which loopback has two places")
+        wait_until(lambda: sum(map(is_cut, links)) == len(links) - 2, "all have come, of which loopback has two places")
         with contextlib.closing(connect(keeper.address, identity(munge), CONNECT_SECONDS)) as frames:
             assert listed(frames, USER) == []
 
@@ -173,7 +182,7 @@ def test_a_user_has_this_node_follow_few_others(keeper: Keeper) -> None:
     assert answers == [{}] * 5 + [{"error": "this keeper follows 64 others for a user, 512 in all"}]
     assert keeper._local is not None
     wards = keeper._local.wards
-    wait_for(lambda: not wards._groups, "they end with their connections")
+    wait_until(lambda: not wards._groups, "they end with their connections")
 
 
 def test_what_a_user_names_in_place_of_a_keeper_does_not_hold_a_thread_for_ever(

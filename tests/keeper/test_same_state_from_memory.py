@@ -15,6 +15,7 @@ import pytest
 from tests.hook import rank_process
 from tests.hook.training_site import RUN_SECONDS_MAX, TrainingSite
 from tests.keeper.site import KeeperSite
+from tests.waiting import wait_until
 from understudy_agent.keeper_client import exchange
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
@@ -172,10 +173,10 @@ def test_from_the_memory_of_a_buddy(moment: str, site: KeeperSite, undisturbed: 
     (site.checkpoints / ("wait" if moment == "copy" else f"die-in-{moment}")).touch()
     with site.training_on(["n1", "n2"], PEER) as ranks:
         if moment == "copy":
-            site.keepers.wait_for(lambda: len(list(site.checkpoints.glob("waits-*"))) == 2, "both ranks are at step 5")
+            wait_until(lambda: len(list(site.checkpoints.glob("waits-*"))) == 2, "both ranks are at step 5")
             with site.keepers.stopped("n1"):  # which copies what n2 has
                 (site.checkpoints / "wait").unlink()
-                site.keepers.wait_for(lambda: holds(site, "n2", 6), "n2 has the part of step 6")
+                wait_until(lambda: holds(site, "n2", 6), "n2 has the part of step 6")
                 site.kill("n2")
                 ranks[1].kill()
         ranks[1].join(RUN_SECONDS_MAX)

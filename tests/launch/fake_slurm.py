@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_controlplane.fleet.hostlist import expand
+from understudy_controlplane.hostlist import expand
 from understudy_launcher import evidence, rank_process, seat
 from understudy_launcher.process_tree import below, kill_below
 

@@ -17,8 +17,8 @@ import understudy.identity
 import understudy.restart
 from tests.agent.test_launchers import ENDED, STARTED, STATE
 from understudy_agent import rank_messages
-from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.packed_nodes import with_nodes
+from understudy_controlplane.hostlist import HostListError
 from understudy_launcher import (
     agent_client,
     decide,

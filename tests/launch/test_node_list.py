@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_controlplane.fleet.hostlist import expand
+from understudy_controlplane.hostlist import expand
 from understudy_launcher.node_list import REASONS_MAX, by_reason, fold
 
 NAMES = st.builds(

@@ -406,6 +406,7 @@ def test_ranks_go_on_in_their_processes_and_come_to_the_same_weights(gang: GangJ
     print(f"\nverdict to the first step, in the same processes: {seconds:.2f} s")
 
 
+@pytest.mark.long
 def test_where_ranks_keep_their_state_no_step_is_lost_and_the_weights_are_the_same(gang: GangJob) -> None:
     """The script of docs/frameworks/ddp.md, with a checkpoint at its end alone."""
     script = gang.home / "train.py"
@@ -443,6 +444,7 @@ def test_where_ranks_keep_their_state_no_step_is_lost_and_the_weights_are_the_sa
     assert {rank for rank in first if first[rank] == second[rank]} == {0, 2}
 
 
+@pytest.mark.long
 @pytest.mark.machines
 def test_after_the_loss_of_a_node_the_gang_goes_on_from_a_save_in_memory(gang: GangJob, keepers: Path) -> None:
     """Keepers run as root, the ranks as an ordinary user, and no rank writes a checkpoint."""

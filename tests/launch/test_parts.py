@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import ssl
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.keys import JOB_KEY
+from tests.waiting import wait_until
 from understudy_launcher import process_tree, slurm_steps, warm
 from understudy_launcher.command import Meeting, PythonProgram, group_sizes, parse_python, torchrun
 from understudy_launcher.decide import TABLE
@@ -189,10 +189,8 @@ def test_an_answer_of_slurms_that_no_pipe_holds_is_read(tmp_path: Path, monkeypa
     other_cluster = 'case "$*" in *--local*) ;; *) echo "n1 down" ;; esac'  # of a federation, with fed_display
     fake_command(tmp_path, "sinfo", f"{other_cluster}; yes 'n1 allocated' | head -n 20000; echo n2 down; echo n2 down")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    deadline = time.monotonic() + 5
     with closing(NodeStates(["n1", "n2"], 0.01, Events(None))) as states:
-        while not (down := states.poll()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        down = wait_until(states.poll)
     assert down == {"n2": "Slurm shows it as DOWN"}
 
 
@@ -229,10 +227,7 @@ def test_a_scancel_that_gets_no_answer_holds_up_no_end(tmp_path: Path, monkeypat
     with subprocess.Popen(["true"]) as srun:
         all_steps.kill(Step(0, ("n1",), srun, 0.0, step_id="0"))
     assert not all_steps.tidy()
-    deadline = time.monotonic() + 5
-    while not all_steps.tidy() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert all_steps.tidy()
+    wait_until(all_steps.tidy)
     hub.close()
 
 
@@ -250,10 +245,7 @@ def test_a_helper_that_runs_as_another_user_delays_no_launch(monkeypatch: pytest
 
     monkeypatch.setattr(os, "kill", refuse)
     monkeypatch.setattr(process_tree, "below", lambda: [one.pid for one in (helper, rank) if one.poll() is None])
-    deadline = time.monotonic() + 5
-    while process_tree.kill_below() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert process_tree.kill_below() == []
+    wait_until(lambda: process_tree.kill_below() == [])
     assert (helper.poll(), rank.wait()) == (None, -9)
     kill(helper.pid, signal.SIGKILL)
     helper.wait()
@@ -441,17 +433,6 @@ def test_a_warm_interpreter_that_is_not_needed_ends(tmp_path: Path) -> None:
         assert ready.readline()
     os.close(go_write)
     assert program.wait(20) == 0
-
-
-@pytest.mark.integration
-def test_every_option_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "launcher.md").read_text()
-    done = subprocess.run(
-        [sys.executable, "-m", "understudy_launcher", "--help"], capture_output=True, text=True, check=True
-    )
-    options = set(re.findall(r"^ +(--[a-z-]+)", done.stdout, re.MULTILINE))
-    assert options
-    assert sorted(option for option in options if f"| `{option}" not in page) == []
 
 
 def test_every_row_of_the_table_is_documented() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.launch.local import LocalGang
+from tests.waiting import wait_until
 from understudy_launcher.process_tree import parents
 
 pytestmark = [
@@ -36,7 +37,7 @@ class Podman:
         self.run("import", str(packed), "understudy-test")
 
     def run(self, *words: str) -> str:
-        done = subprocess.run([*self.words, *words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*self.words, *words], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -137,7 +138,7 @@ def test_ranks_in_containers_are_replaced_after_a_fault_and_leave_none_behind(po
     gang.finish()
     assert gang.exit_code() == 0
     assert containers_of(podman) == []
-    assert podman.containers() == []
+    wait_until(lambda: podman.containers() == [], "podman has removed the containers")
 
 
 SHOWS = """
@@ -160,7 +161,7 @@ def test_modules_are_imported_in_advance_and_the_agents_socket_is_there(
     gang.start(["--nodes", "2", "--preload", "colorsys"], command, nodes=3, UNDERSTUDY_SOCKET=str(agent))
     assert gang.exit_code() == 0
     assert "loaded True agent True /hook False" in gang.output
-    assert podman.containers() == []
+    wait_until(lambda: podman.containers() == [], "podman has removed the containers")
 
 
 RESTARTABLE = """
@@ -202,7 +203,7 @@ def test_ranks_go_on_in_their_processes(podman: Podman, gang: LocalGang) -> None
     (_, _, first), (_, _, crashed), (_, _, again), (_, _, new) = trained()
     assert again == first, "rank 0 goes on in its process"
     assert new != crashed
-    assert podman.containers() == []
+    wait_until(lambda: podman.containers() == [], "podman has removed the containers")
 
 
 HANGS = """

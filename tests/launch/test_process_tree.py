@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from understudy_launcher import process_tree
 
 pytestmark = pytest.mark.integration
@@ -28,9 +28,8 @@ def zombie_leader() -> Iterator[subprocess.Popen[str]]:
     """A process whose first thread has ended, as after a crash in the driver, and whose others have not."""
     program = subprocess.Popen([sys.executable, "-c", LEADER_ENDS], stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None and program.stdout.readline() == "ready\n"
-    stat, deadline = Path(f"/proc/{program.pid}/stat"), time.monotonic() + 30
-    while stat.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
-        time.sleep(0.01)
+    stat = Path(f"/proc/{program.pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
     yield program
     program.kill()
     program.wait()
@@ -42,7 +41,5 @@ def test_a_zombie_whose_threads_live_has_not_ended(zombie_leader: subprocess.Pop
     assert zombie_leader.pid in process_tree.below()
     assert process_tree.started_at(zombie_leader.pid) is not None
     zombie_leader.kill()
-    deadline = time.monotonic() + 30
-    while zombie_leader.pid in process_tree.below() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: zombie_leader.pid not in process_tree.below())
     assert process_tree.started_at(zombie_leader.pid) is None, "nothing of it is left but its status, which is not read"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tests import builders as b
 from understudy_controlplane.fleet.job import JobKey, KnownJob
+from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.live.directory import FORGET_SECONDS, INVENTED_SECONDS, OVER_SECONDS, JobDirectory
 
 STORED = {job_id: KnownJob(job_id * 10, JobKey(b.CLUSTER, job_id, 5), 0, 1000) for job_id in range(1, 100)}
@@ -79,3 +80,15 @@ def test_a_new_job_stays_as_it_was_put() -> None:
     directory.put(new)
     directory.show([7], b.NOW)
     assert directory.find(7) is new
+
+
+def test_the_folders_that_a_comment_names_are_known_of_a_job_from_the_database_and_not_of_an_older_one() -> None:
+    """Slurm gives job ids again: the older job keeps its own until the new one is written down."""
+    directory = JobDirectory(Database().look_up)
+    directory.show([7, 8], b.NOW)
+    comment = "understudy checkpoints=/scratch/run"
+    shown = [b.slurm_job(7, submit_at=5, comment=comment), b.slurm_job(8, submit_at=99, comment=comment)]
+    view = SlurmView(b.NOW, {}, {job.job_id: job for job in shown}, {})
+    jobs = directory.jobs_in(view, b.CLUSTER, "understudy")
+    assert [known and known.checkpoint_folders for known in directory.known([7, 8])] == [("/scratch/run",), ()]
+    assert all(one is other for one, other in zip(jobs, directory.jobs_in(view, b.CLUSTER, "understudy"), strict=True))

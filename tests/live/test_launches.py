@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from tests import builders as b
 from understudy_controlplane.fleet.job import Attempt, Reached
 from understudy_controlplane.live.telemetry import ExpectedJob, Telemetry
+from understudy_wire.places import Place
 from understudy_wire.ranks import RankWindow
 
 
@@ -48,10 +52,36 @@ def test_the_next_attempt_counts_on_from_where_the_last_one_counted() -> None:
 def test_a_restarted_control_plane_counts_on_too() -> None:
     telemetry = Telemetry()
     telemetry.know(["n1"])
-    telemetry.count_on({7: 5})
+    telemetry.count_on({7: (Attempt(0), Place(11, 5))})
     telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1"}))})
     telemetry.receive(b.report("n1", ranks=[window(0, 3, 0)]), b.NOW)
     assert telemetry.progress() == {(7, Attempt(0)): Reached(12, b.NOW, 5)}
+
+
+@pytest.mark.parametrize("how", ["its clock was set", "a new process"])
+def test_of_a_gang_that_finishes_no_step_any_more_it_is_known_where_it_stands(how: str) -> None:
+    """Its second training was at step 4. What another attempt reached is not this one's."""
+    telemetry = Telemetry()
+    telemetry.know(["n1"])
+    telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1"}))})
+    for at in range(2):
+        telemetry.receive(b.report("n1", ranks=[window(0, 0, 0)], sequence=at), b.NOW + at)
+    if how == "a new process":
+        telemetry = Telemetry()
+        telemetry.know(["n1"])
+        telemetry.expect({7: ExpectedJob(0, 1000, frozenset({"n1"}))})
+        telemetry.count_on({7: (Attempt(0), Place(9, 5))})
+    else:
+        telemetry.forget()
+    stands = RankWindow(7, 0, 0, 2, user_id=1000)
+    telemetry.receive(b.report("n1", ranks=[stands], sequence=3), b.NOW + 3)
+    table = telemetry.table(b.job().key, 0)
+    assert table is not None
+    assert (table.place, table.number, table.advanced_at) == (Place(9, 5), 4, 0.0)
+    assert telemetry.place_of(7, Attempt(0)) == Place(9, 5)
+    telemetry.expect({7: ExpectedJob(1, 1000, frozenset({"n1"}))})
+    telemetry.receive(b.report("n1", ranks=[msgspec.structs.replace(stands, restart_count=1)]), b.NOW + 9)
+    assert telemetry.place_of(7, Attempt(1)) is None
 
 
 def test_a_second_training_of_fewer_ranks_counts_on() -> None:

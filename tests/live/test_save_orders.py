@@ -247,6 +247,27 @@ def test_after_a_start_of_the_control_plane_the_orders_are_what_the_ranks_report
     assert ranks.train(45) == [{30, 40}] * 3
 
 
+def test_two_orders_of_the_same_number_are_not_taken_for_one() -> None:
+    """The leader before gave rank 0 its order, and was replaced before any rank reported it to the next one."""
+    ranks, before = trained()
+    after = SaveOrders()
+    ranks.report(after, 106.0)
+    before.propose(wanted(40), 106.0)
+    ranks.report(before, 106.0, [0])
+    after.propose(wanted(50), 107.0)
+    for now in (107.0, 108.0):
+        ranks.report(after, now)
+    [settled] = after.settle(108.0)
+    assert settled.why == "rank 0 has an order of the control plane before with the same number"
+    for now in (109.0, 110.0):
+        ranks.report(after, now)
+    assert ranks.train(30) == [set()] * 3
+    assert after.propose(wanted(60), 115.0)
+    for now in (115.0, 116.0, 117.0):
+        ranks.report(after, now)
+    assert ranks.train(70) == [{60}] * 3
+
+
 def test_ranks_whose_numbers_fall_are_asked_for_a_step_that_is_to_come() -> None:
     ranks, live = trained()
     live.propose(wanted(30), 106.0)

@@ -13,14 +13,15 @@ from hypothesis import strategies as some
 
 from tests import builders as b
 from tests.notify.site import NOW, secret_file
+from understudy_controlplane.access.secret_files import SecretError, read_secret, without
 from understudy_controlplane.config import Config, ConfigError, Importance, Notify, parse_config
-from understudy_controlplane.decide.notices import of_approval, of_move, of_ticket
+from understudy_controlplane.decide.notices import of_approval, of_incident, of_move, of_stopped, of_ticket
 from understudy_controlplane.fleet.notice import Message, Notice, NoticeSource, Stage
-from understudy_controlplane.fleet.notice_facts import MoveFacts, RequestFacts, TicketFacts
+from understudy_controlplane.fleet.notice_facts import IncidentFacts, MoveFacts, RequestFacts, TicketFacts
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.notify import messages
 from understudy_controlplane.notify.alerts import LIVES_SECONDS, alerts
 from understudy_controlplane.notify.plain import LINE_CHARACTERS_MAX, LOOK_ALIKES, plain
-from understudy_controlplane.notify.secret_files import SecretError, read_secret, without
 
 
 class TestPlainText:
@@ -218,3 +219,25 @@ def test_a_receiver_is_configured_in_three_lines() -> None:
     assert isinstance(config, Config)
     assert config.notify.receivers["oncall"].least is Importance.WARNING
     assert b.config().notify.receivers == {}
+
+
+def test_a_drill_is_marked_in_every_message_and_a_gang_is_named_with_its_owner() -> None:
+    summary = "DRILL: Xid 79 on GPU 0000:01:00.0: the GPU has fallen off the bus"
+    incident = IncidentFacts(
+        7, SubjectKind.GANG, "c/4@5", "xid.79", "xid", summary, 1.0, 2.0, None, "", 4, "train", "ann"
+    )
+    move = MoveFacts(
+        3, "pool", "running", "", 4, "train", "ann", ("n3",), ("n6",), "", 1.0, 2.0, None, 5, None, "", summary
+    )
+    ticket = TicketFacts(2, "n3", ("n3",), f"n3 is manual_repair ({summary})", 3.0, None, waits=True)
+    assert of_incident(incident).title == "DRILL: job 4 (train) of ann: xid"
+    assert "`understudy incident show 7`" in of_incident(incident).text
+    assert of_move(move).title.startswith("DRILL: job 4 (train): n3")
+    hung = replace(incident, signal="gang_hung", summary="the collective of group DRILL: x in which the others wait")
+    assert "DRILL" not in of_incident(hung).title + of_stopped(hung).title, "a program chose the group's name"
+    assert of_ticket(ticket).title == "DRILL: a person is needed: n3"
+    assert "DRILL" not in of_incident(replace(incident, summary="Xid 79")).title
+
+
+def test_a_line_is_cut_between_words() -> None:
+    assert plain("word " * 100).endswith("word…")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 
 from tests import builders as b
 from tests.recover.rehearsal import NODES, Rehearsal
+from understudy_controlplane.fleet.gpu import MovedGpu, Replacement
+from understudy_controlplane.live.telemetry import Heard
+from understudy_controlplane.observe.inventory import Inventory
+from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.queries import Queries
+from understudy_wire.hardware import Gpu
 
 THIS = "GPU-that-moves"
 
@@ -44,3 +50,40 @@ def test_a_gpu_that_comes_back_is_recorded_and_a_node_that_is_off_has_none(tmp_p
     rehearsal.silent.discard("n6")
     rehearsal.run(5)
     assert moves(rehearsal) == ["n7", "n6"]
+
+
+class Gpus:
+    """Its first reading of what is `failing` fails, as where the database is restarted."""
+
+    def __init__(self, failing: str) -> None:
+        self.failing = failing
+
+    def known_replacements(self) -> tuple[dict[str, Replacement], frozenset[str]]:
+        return {}, frozenset({"n1"})
+
+    def replacements(self, seen: Mapping[str, Sequence[Gpu]], now: float) -> dict[str, Replacement]:
+        self._fail("replacements")
+        return {name: Replacement(1.0, now) for name in seen}
+
+    def moved_gpus(self, seen: Mapping[str, Sequence[Gpu]]) -> list[MovedGpu]:  # noqa: ARG002 - the protocol's
+        self._fail("moved_gpus")
+        return []
+
+    def _fail(self, reading: str) -> None:
+        if reading == self.failing:
+            self.failing = ""
+            raise StoreError("the connection is closed")
+
+
+@pytest.mark.parametrize("failing", ["replacements", "moved_gpus"])
+def test_a_node_counts_as_seen_only_once_the_database_was_asked_about_it(failing: str) -> None:
+    """It may be another machine by now."""
+    inventory = Inventory(Gpus(failing))
+    heard = {"n1": Heard(b.report("n1", gpus=[b.gpu(0)]), b.NOW)}
+    with pytest.raises(StoreError):
+        inventory.look(heard, b.NOW)
+    assert inventory.unseen == {"n1"}
+    assert list(inventory.look(heard, b.NOW + 1)) == ["n1"]
+    assert not inventory.unseen
+    assert inventory.replacements == {"n1": Replacement(1.0, b.NOW + 1)}
+    assert not inventory.look(heard, b.NOW + 2)

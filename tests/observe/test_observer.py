@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import Engine, event, update
@@ -18,8 +18,9 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.observe.observer import Observation
+from understudy_controlplane.slurm.protocol import SlurmUnavailable
 from understudy_controlplane.store import tables
-from understudy_wire.facts import KernelEvent
+from understudy_wire.facts import HardwareEvent, HardwareKind, KernelEvent
 from understudy_wire.hardware import Part, PartKind
 
 pytestmark = pytest.mark.integration
@@ -71,6 +72,58 @@ def test_a_node_may_be_out_since_the_reading_before_the_one_that_shows_it(tmp_pa
     assert look() == before
     rehearsal.fake.advance(100)
     assert look() == before
+
+
+def test_slurm_is_silent_about_a_node_since_the_first_reading_that_shows_it(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    observer = rehearsal.control_plane.loop.observer
+
+    def look() -> float | None:
+        return observer.look(observer.read_slurm(0.0)).snapshot.nodes["n5"].slurm_silent_since
+
+    assert look() is None
+    rehearsal.fake.advance(100)
+    rehearsal.fake.miss_ping("n5", 60)
+    first = rehearsal.clock.now()
+    assert look() == first
+    rehearsal.fake.advance(50)
+    assert look() == first
+    rehearsal.fake.advance(50)
+    assert look() is None, "it was heard again"
+
+
+def _refuse() -> NoReturn:
+    raise SlurmUnavailable("it did not end in time")
+
+
+def test_what_slurm_showed_before_a_restart_or_a_time_in_which_it_was_away_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld may have asked no node meanwhile, and shows one missed answer for as long as it has not."""
+    rehearsal = Rehearsal(tmp_path)
+    observer = rehearsal.control_plane.loop.observer
+
+    def look() -> float | None:
+        return observer.look(observer.read_slurm(0.0)).snapshot.nodes["n5"].slurm_silent_since
+
+    rehearsal.fake.miss_ping("n5", 600)
+    assert look() == rehearsal.clock.now()
+    rehearsal.fake.advance(1)
+    rehearsal.fake.crash(rehearsal.fake.saved_state())
+    again = rehearsal.clock.now()
+    assert look() == again
+
+    def look_after_a_reading_that_fails(seconds: float) -> float | None:
+        with monkeypatch.context() as patched:
+            patched.setattr(rehearsal.fake, "nodes", _refuse)
+            assert observer.read_slurm(0.0) is None
+        rehearsal.fake.advance(seconds)
+        return look()
+
+    assert look_after_a_reading_that_fails(11) == again, "one may"
+    assert look_after_a_reading_that_fails(120) == again + 131
+    rehearsal.fake.advance(120)
+    assert look() == again + 131, "none was tried: it was not Slurm that was away"
 
 
 def test_a_tick_records_what_the_look_returned(tmp_path: Path) -> None:
@@ -231,3 +284,63 @@ def test_a_line_of_a_gpu_counts_on_no_node_that_has_none(tmp_path: Path) -> None
     assert counted(without) == [1, 2], "it has GPUs"
     nowhere = replace(view, nodes={name: replace(one, gres="") for name, one in view.nodes.items()})
     assert counted(nowhere, gpus=[]) == [1, 2], "Slurm counts no GPUs at all on this cluster"
+
+
+def test_the_view_of_a_node_of_which_nothing_has_changed_stays(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    plane = rehearsal.control_plane
+    observer = plane.loop.observer
+
+    def look() -> Snapshot:
+        return observer.look(observer.read_slurm(0.0)).snapshot
+
+    first = look()
+    rehearsal.fake.advance(0.1)
+    second = look()
+    assert all(second.nodes[name] is node for name, node in first.nodes.items()), "though Slurm was read again"
+    plane.telemetry.receive(b.report("n1"), rehearsal.clock.now())
+    plane.stores.fleet.settled("n2")
+    rehearsal.fake.drain_node("n3", "a person's")
+    rehearsal.fail("n4")
+    rehearsal.fake.advance(0.1)
+    third = look()
+    assert [name for name, node in third.nodes.items() if node is not second.nodes[name]] == ["n1", "n2", "n3", "n4"]
+
+
+def test_a_node_is_usual_by_its_report_and_by_what_slurm_and_its_events_show(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    plane = rehearsal.control_plane
+    view = plane.loop.observer.read_slurm(0.0)
+    assert view is not None
+    gpus = [b.gpu(0)]
+
+    def unusual(gres: str = "gpu:h100:1", **report: Any) -> bool:
+        now = rehearsal.clock.now()
+        heard = b.report("n2", boot_id="boot of n2", sent_at=now, **{"gpus": gpus, **report})
+        plane.telemetry.receive(heard, now)
+        shown = replace(view, nodes={**view.nodes, "n2": replace(view.nodes["n2"], gres=gres)})
+        snapshot = plane.loop.observer.look(shown).snapshot
+        return snapshot.nodes["n2"] in snapshot.unusual
+
+    assert not unusual()
+    assert unusual(host_silent_seconds=31.0)
+    assert unusual("gpu:h100:2"), "a GPU is missing"
+    flap = HardwareEvent("boot of n2", rehearsal.clock.now(), HardwareKind.PORT_OUTAGE, "mlx5_0/1")
+    plane.stores.facts.record("n2", [flap], rehearsal.clock.now(), lambda _: None)
+    assert unusual()
+
+
+def test_gpus_are_awaited_from_an_agent_that_starts_and_not_from_one_that_reads_none(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    plane, now = rehearsal.control_plane, rehearsal.clock.now()
+    view = plane.loop.observer.read_slurm(0.0)
+
+    def awaited(age: float, **report: Any) -> bool:
+        boot = {"boot_id": "boot of n2", "driver_version": "", "sent_at": now, "agent_started_at": now - age}
+        plane.telemetry.receive(b.report("n2", **{**boot, **report}), now)
+        return plane.loop.observer.look(view).snapshot.nodes["n2"].gpus_awaited
+
+    assert awaited(2.0, gpus=[])
+    assert not awaited(31.0, gpus=[]), "its configuration disables NVML"
+    assert not awaited(2.0, gpus=[], nvml_silent_seconds=1.0), "NVML is being asked: how many there are is uncertain"
+    assert not awaited(2.0, gpus=[b.gpu(0)])

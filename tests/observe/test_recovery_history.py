@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import pytest
 
 from tests import builders as b
+from understudy_controlplane.fleet.hung import Hung
+from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
+    HungNode,
     ManualRepairPlan,
     Plan,
     PoolSwapPlan,
@@ -138,6 +142,28 @@ def test_moves_releases_hangs_time_limits_and_repairs() -> None:
     assert history.hangs_since(0.0) == ((KEY, Place(41)),)
     assert history.limits_since(0.0) == {(KEY, 0): 600}, "the first fault's"
     assert [(one.node, one.rung) for one in history.attempts_since(0.0)] == [("n2", Rung.MANUAL_REPAIR)]
+
+
+def test_nodes_that_gangs_waited_for_are_known_with_the_attempt() -> None:
+    recoveries, there = Recoveries(), HungNode("n2", (3,), "alice", 8)
+    recoveries.add(b.NOW, msgspec.structs.replace(HUNG, hung_on=(there,)))
+    recoveries.add(b.NOW + 1, msgspec.structs.replace(ORDERED, hung_on=(there,)))
+    recoveries.add(b.NOW + 2, LATER)
+    history = RecoveryHistory(recoveries)
+    history.refresh(b.NOW)
+    expected = (Hung(b.NOW, KEY, Attempt(0), there), Hung(b.NOW + 1, KEY, Attempt(0, 2), there))
+    assert history.hung_since(b.NOW) == expected
+    assert history.hung_since(b.NOW + 1) == expected[1:]
+
+
+@pytest.mark.parametrize("status", RecoveryStatus)
+def test_a_hang_that_was_refuted_or_not_approved_accuses_no_node(status: RecoveryStatus) -> None:
+    recoveries = Recoveries()
+    recoveries.add(b.NOW, msgspec.structs.replace(HUNG, hung_on=(HungNode("n2", (3,), "alice", 8),)), status)
+    history = RecoveryHistory(recoveries)
+    history.refresh(b.NOW)
+    unproven = {"overtaken", "cancelled", "awaits_approval", "expired"}
+    assert bool(history.hung_since(b.NOW)) == (status not in unproven)
 
 
 def test_after_a_week_it_is_forgotten() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.bench.ingest_server import StillSlurm
+from tests.bench.report_server import StillSlurm
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.clock import SystemClock
 from understudy_controlplane.observe.slurm_reader import SlurmReader
@@ -28,8 +28,11 @@ class Clock:
 
 class SlowSlurm(VirtualSlurm):
     seconds = 0.0
+    error: Exception | None = None
 
     def config(self) -> Mapping[str, str]:
+        if self.error is not None:
+            raise self.error
         shown = super().config()
         self.now += self.seconds
         return shown
@@ -70,6 +73,20 @@ def test_a_slow_answer_shows_no_clock_and_what_was_known_stands() -> None:
     clock.behind += 30.0
     reader.clock_was_set(-30.0)
     assert ahead(reader) == pytest.approx(90.0, abs=0.6)
+
+
+def test_an_error_that_nothing_expects_is_why_slurm_could_not_be_read() -> None:
+    """The leader gives up the lead by it. The tick fails, which logs where."""
+    slurm, _, reader = sides()
+    assert reader.read() is not None
+    slurm.error = ValueError("no number")
+    with pytest.raises(ValueError, match="no number"):
+        reader.read()
+    assert reader.reading.error == "an error of the control plane: ValueError('no number')"
+    assert reader.reading.errors_total == 1
+    slurm.error = None
+    assert reader.read() is not None
+    assert reader.reading.error == ""
 
 
 def test_the_slurm_of_the_benchmarks_can_be_read() -> None:

@@ -388,7 +388,8 @@ def follow_the_quickstart(machine: Machine) -> None:
     machine.run("mv /etc/understudy /root/kept && mv /var/lib/understudy /root/kept-database")
     text = (REPOSITORY / "docs" / "quickstart.md").read_text()
     [cluster] = re.findall(r"^## On a cluster\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
-    head, node, *_ = re.findall(r"^```\n(.*?)^```", cluster, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", cluster, re.MULTILINE | re.DOTALL)
+    head, node, *_ = (block for language, block in blocks if not language)
     for block, service in ((head, "understudy serve"), (node, "understudy agent")):
         commands = [line for line in block.splitlines() if not line.startswith(("pip install", "python3 -m venv"))]
         assert commands[-1].endswith(service)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from deploy.packages.build import FLAVOURS
+from deploy.packages.build import COMPLETIONS, FLAVOURS, write_completions
 from tests import REPOSITORY
 from understudy_agent.commands import COMMANDS
 from understudy_agent.config import parse_config as parse_agent_config
+from understudy_controlplane.cli.main import root
 from understudy_controlplane.config import parse_config
 
 DEPLOY = REPOSITORY / "deploy"
@@ -42,6 +47,32 @@ def test_each_system_has_the_packages_for_one_python_in_a_folder_of_its_own() ->
     assert len(systems) == len(set(systems)) == len(FLAVOURS) + 1
     page = (REPOSITORY / "docs" / "install.md").read_text()
     assert not [system for system in systems if f"`{system}`" not in page and f"/{system}`" not in page]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_packages_install_the_completion_that_the_command_prints(kind: str, tmp_path: Path) -> None:
+    write_completions(tmp_path, kind)
+    for (shell, of_kind), path in COMPLETIONS.items():
+        if of_kind == kind:
+            printed = CliRunner().invoke(root, ["completion", shell]).output
+            assert (tmp_path / path).read_text().strip() == printed.strip()
+
+
+@pytest.mark.integration
+def test_bash_completes_states_of_nodes_with_the_installed_script(tmp_path: Path) -> None:
+    write_completions(tmp_path, "deb")
+    (tmp_path / "understudy").write_text(f"#!{sys.executable}\nfrom understudy_agent.entry import main\nmain()\n")
+    (tmp_path / "understudy").chmod(0o755)
+    script = tmp_path / COMPLETIONS["bash", "deb"]
+    asked = (
+        f"source {script}; COMP_WORDS=(understudy node list --state qua) COMP_CWORD=4; "
+        "_understudy_completion understudy; "
+        'echo "${COMPREPLY[@]}"'
+    )
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", asked], env=path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["quarantined"], done.stderr
 
 
 def test_the_sample_configurations_are_valid() -> None:

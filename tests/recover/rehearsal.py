@@ -153,6 +153,8 @@ class Rehearsal:
             self.report()
             self.each_tick()
             self._recovering = self.control_plane.loop.tick()
+            stores = self.control_plane.stores
+            assert stores.kept_nodes.records() == stores.fleet.nodes(), "as the loop would see them"
             assert not self._loop_slept, "the loop slept: all other recoveries waited"
 
     def fail(self, node: str, xid: int = 79) -> None:

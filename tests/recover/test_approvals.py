@@ -56,7 +56,10 @@ def test_a_gang_moves_once_an_operator_has_approved_it(tmp_path: Path) -> None:
     (need,) = site.client.get("/v1/status").json()["needs"]
     number = proposal["id"]
     assert (need["kind"], need["subject"], need["urgent"]) == ("approval", f"recovery {number}", True)
-    assert need["why"] == f"recovery {number} awaits approval: pool of job 1 (job) of researcher on n3"
+    assert need["why"].startswith(
+        f"recovery {number} awaits approval by an operator: it would move job 1 (job) of researcher off n3 to a spare "
+        "of the pool, because of "
+    )
     assert f"`understudy recovery approve {number} REASON`" in need["command"]
     held = site.client.get("/v1/decisions?subject=n3").json()["items"]
     assert [(one["action"], one["because"]) for one in held] == [("nothing", "awaits_approval")]

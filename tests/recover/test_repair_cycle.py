@@ -27,6 +27,7 @@ from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.need import Need
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import FLEET, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -586,6 +587,29 @@ def test_a_dead_node_that_stays_dead_gets_a_ticket(
     wait_for(rehearsal, node, NodeState.MANUAL_REPAIR, seconds + 60)
     rehearsal.run(10)
     assert [ticket["node"] for ticket in rehearsal.tickets] == [node]
+
+
+def test_a_node_that_slurm_reaches_is_kept_from_jobs_and_gets_neither_ticket_nor_repair(tmp_path: Path) -> None:
+    """It is idle, and the control plane's own route to it is away: a job that Slurm starts there may fail or not."""
+    config = TESTED | {"repair": {**REPAIR["repair"], "dead_node_wait_seconds": 100}}
+    rehearsal = start(tmp_path, **config)
+    rehearsal.silent.add("n5")
+    wait_for(rehearsal, "n5", NodeState.QUARANTINED)
+
+    def need() -> Need:
+        return next(one for one in rehearsal.control_plane.loop.pulse.needs if one.subject == "n5")
+
+    rehearsal.run(60)
+    assert not need().is_due(rehearsal.clock.now())
+    rehearsal.run(1200)
+    assert rehearsal.state_of("n5") is NodeState.QUARANTINED
+    assert rehearsal.tickets == []
+    assert need().is_due(rehearsal.clock.now())
+    assert "Slurm reaches it, and the control plane does not hear its agent" in need().why
+    rehearsal.silent.discard("n5")
+    wait_for(rehearsal, "n5", NodeState.PROBATION)
+    assert states_passed(rehearsal, "n5") == [30, 11, 201, 220]
+    assert set(rehearsal.line.effects).isdisjoint({"reboot_node n5", "down_nodes n5"})
 
 
 def test_no_more_nodes_are_in_repair_at_once_than_may_be(tmp_path: Path) -> None:

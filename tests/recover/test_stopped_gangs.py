@@ -117,7 +117,7 @@ def test_without_a_spare_it_waits_and_gets_the_first_that_comes(tmp_path: Path) 
     add_tokens(rehearsal.control_plane.engine)
     api = TestClient(rehearsal.control_plane.app, headers=bearer(Role.VIEWER))
     explained = api.get("/v1/explain/jobs/1").json()
-    assert explained["is_now"].endswith("; job 1 ran on n3, which is out of service, and waits in Slurm's queue")
+    assert "; job 1 ran on n3, which is out of service, and waits in Slurm's queue; Slurm gives" in explained["is_now"]
     assert any(waits in one["reason"] for one in explained["decisions"])
     (incident,) = api.get("/v1/incidents").json()["items"]
     assert incident["subject"] == "n3"
@@ -150,15 +150,27 @@ def test_a_held_gang_is_left_alone_until_it_is_released(rehearsal: Rehearsal) ->
 
 
 def test_a_gang_that_waits_for_another_reason_than_a_fault_is_left_alone(rehearsal: Rehearsal) -> None:
-    """Also where one of the nodes on which it ran fails long after that."""
-    rehearsal.fake.hold_job(rehearsal.hungry)
+    """Also where one of the nodes on which it ran fails later, under the job that has got it."""
     rehearsal.fake.requeue_job(rehearsal.gang)
     rehearsal.run(60)
     assert rehearsal.gang_state() == ("PENDING", 1)
-    rehearsal.fail("n3")
+    hungry = next(one for one in rehearsal.fake.jobs() if one.job_id == rehearsal.hungry)
+    given = next(name for name in hungry.nodes if name != "n5")  # the gang never had n5
+    rehearsal.fail(given)
     rehearsal.run(20)
     assert rehearsal.recoveries() == []
-    assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+    assert rehearsal.state_of(given) is NodeState.QUARANTINED
+
+
+def test_a_gang_whose_node_fails_before_slurm_starts_it_again_gets_a_spare(rehearsal: Rehearsal) -> None:
+    """Its user has requeued it, and Slurm waits for two minutes."""
+    rehearsal.fake.hold_job(rehearsal.hungry)
+    rehearsal.fake.requeue_job(rehearsal.gang)
+    rehearsal.run(60)
+    rehearsal.fail("n3")
+    rehearsal.run(20)
+    assert rehearsal.gang_state() == ("RUNNING", 1)
+    assert "n3" not in rehearsal.gang_nodes()
 
 
 def test_a_cancelled_gang_never_runs_again(rehearsal: Rehearsal) -> None:

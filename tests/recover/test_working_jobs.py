@@ -7,6 +7,7 @@ from itertools import chain, count, cycle, islice
 from math import inf
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests import builders as b
@@ -20,7 +21,7 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_wire.facts import FirstStep, RankStarted
 from understudy_wire.hardware import GpuStatus
 from understudy_wire.launcher import LauncherPhase, LauncherState
-from understudy_wire.ranks import Collective, RankWindow
+from understudy_wire.ranks import Collective, GroupPlace, ProcessNow, ProcessState, RankWindow, Recorder
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
 
@@ -43,6 +44,9 @@ class Training:
         self.ended = False
         self.behind: int | None = None
         """The rank that has not entered the collective in which the others wait."""
+        self.late: int | None = None
+        """The same of ranks that mark no collectives: their flight recorder shows it when they are asked."""
+        self.asked: set[float] = set()
         self.slow: dict[int, float] = {}
         """Rank → how much longer its steps take than those of others."""
 
@@ -70,8 +74,10 @@ class Training:
     def _window(self, rank: int, restarts: int, run: list[int]) -> RankWindow:
         own = [1.0 * self.slow.get(rank, 1.0)] * len(run)
         behind = rank == self.behind
+        number = 119 if rank == self.late else 120
+        recorder = Recorder([GroupPlace("0:default_pg", number, number % 119 and number)], still=True)
         entered = Collective("all_reduce", self._steps - behind, self._rehearsal.fake.now, None, inside=not behind)
-        return RankWindow(
+        window = RankWindow(
             self._rehearsal.gang,
             restarts,
             rank,
@@ -85,7 +91,12 @@ class Training:
             launch=self.launch,
             collective=entered if self._collectives else None,
             ended=self.ended,
+            process=ProcessNow(ProcessState.SLEEPS, 60.0) if self.stands else None,
         )
+        if self.late is None or not self._rehearsal.control_plane.telemetry.hang_questions.answer_to([window]):
+            return window
+        self.asked.add(self._rehearsal.fake.now)
+        return msgspec.structs.replace(window, recorder=recorder)
 
 
 @pytest.fixture
@@ -384,3 +395,30 @@ def test_a_launcher_of_another_job_declares_no_node_lost(rehearsal: Rehearsal) -
     rehearsal.run(60)
     assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
     assert rehearsal.state_of("n2") is NodeState.IN_SERVICE
+
+
+def test_a_gang_that_hangs_is_asked_and_the_node_that_it_waits_for_gives_up_its_seat(rehearsal: Rehearsal) -> None:
+    """Its ranks mark no collectives and no launcher starts them: their flight recorders name the rank."""
+    training = train(rehearsal, count())
+    rehearsal.run(300)
+    training.stands, training.late = True, 2
+    began = rehearsal.fake.now
+    rehearsal.run_until(rehearsal.recoveries, 1 * HOURS)
+    assert training.asked and min(training.asked) - began >= 1800, "asked only once it counts as hung"
+    assert rehearsal.fake.now - min(training.asked) < 30, "and restarted as soon as all have answered"
+    training.stands, training.late = False, None
+    rehearsal.run_until(rehearsal.ended)
+    assert (rehearsal.gang_state(), rehearsal.gang_nodes()) == (("RUNNING", 1), ["n1", "n2", "n4", "n6"])
+    assert rehearsal.state_of("n3") is NodeState.SUSPECT
+
+
+def test_a_gang_whose_ranks_do_not_answer_is_restarted_all_the_same(rehearsal: Rehearsal) -> None:
+    training = train(rehearsal, count())
+    rehearsal.run(300)
+    training.stands = True
+    began = rehearsal.fake.now
+    rehearsal.run_until(rehearsal.recoveries, 1 * HOURS)
+    assert 1800 <= rehearsal.fake.now - began < 1800 + 45
+    training.stands = False
+    rehearsal.run_until(rehearsal.ended)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n3", "n4"]

@@ -28,6 +28,11 @@ KEPT = ("fixed", "covers")
 CANNOT_BE = {
     "row 72": "nothing that happens in a scenario makes a detector fail (tests/detect/test_failing_detectors.py does)",
     "row 98": "as row 72",
+    "row 133": "gangs of a scenario are small: many hangs would have to name it (tests/detect/test_hung_again.py)",
+    "row 265": "no provider replaces a node of a scenario (tests/recover/test_provider_answers.py has one)",
+    "row 370": "launchers of a scenario know no program that fails on a new node (tests/recover/test_newcomers.py)",
+    "row 380": "ranks of a scenario do not show what they wait for (tests/acceptance/test_hangs.py)",
+    "row 400": "agents of a scenario hear one control plane (tests/recover/test_two_leaders.py has two)",
     "step open_ticket failed": "a ticket is a row in the database: without it no round goes on",
     "step await_peers failed": "a node stops waiting for its peers before the step times out",
     "step exclude_nodes failed": "the gang begins by itself, two minutes after its requeue, before the step times out",
@@ -60,9 +65,9 @@ class Seen:
         return set(EVERYTHING - self.coverage.seen() - CANNOT_BE.keys())
 
 
-def run_kept() -> Seen:
+def run_kept(*folders: str) -> Seen:
     seen = Seen()
-    for path in (path for folder in KEPT for path in scenarios(folder)):
+    for path in (path for folder in folders for path in scenarios(folder)):
         outcome = simulate(read(path))
         seen.coverage.add(outcome.world)
         if outcome.violation is not None:
@@ -107,7 +112,7 @@ def _with(scenario: Scenario, *added: Event) -> Scenario:
 
 
 def main() -> int:
-    seen = run_kept()
+    seen = run_kept(*KEPT)
     print("\n".join(seen.coverage.report()))
     missing = seen.missing
     print(f"not seen, of {len(EVERYTHING)}: {', '.join(sorted(missing)) or 'none'}", flush=True)

@@ -50,8 +50,8 @@ DRAWN: dict[str, Drawn] = {
         (
             Edit(
                 approvals._needs_approval,
-                "if snapshot.mode is not Mode.APPROVE and not _is_of_old_incident(snapshot, decision):",
-                "if not _is_of_old_incident(snapshot, decision):",
+                "is not Mode.APPROVE and not _is_of_old_incident(snapshot, decision):",
+                "is not None and not _is_of_old_incident(snapshot, decision):",
             ),
         ),
     ),
@@ -114,6 +114,12 @@ DRAWN: dict[str, Drawn] = {
                 "not snapshot.slurm.error",
                 is_effect=True,
             ),
+            Edit(
+                recovery_recheck._may_act,
+                " or snapshot.mode_of(plan.claimed, job_of(plan)) is Mode.OBSERVE:",
+                ":",
+                is_effect=True,
+            ),
         ),
     ),
     # -- gangs --------------------------------------------------------------------------------------------------------
@@ -167,7 +173,7 @@ DRAWN: dict[str, Drawn] = {
         (
             Edit(
                 _why_not_confirmed,
-                "if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):",
+                "if silent_for <= patience or not (policy.dead_unconfirmed_seconds or slurm_agrees(node, snapshot)):",
                 "if silent_for <= patience:",
             ),
         ),
@@ -263,7 +269,7 @@ REVIEWED: dict[str, Drawn] = {
             ),
             Edit(
                 guards.object_to_any,
-                "return None if proven else _object_to_mass(snapshot)",
+                "return None if proven or requested else _object_to_mass(snapshot)",
                 "return _object_to_mass(snapshot)",
             ),
         ),

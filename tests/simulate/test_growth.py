@@ -16,6 +16,7 @@ from understudy_controlplane.live.directory import JobDirectory
 from understudy_controlplane.store.database import DatabaseInMemory
 
 pytestmark = [pytest.mark.integration, pytest.mark.patient]
+# The first test takes half a minute, and what grows does harm after weeks: `make long` runs it.
 
 JOBS = 2 * len(FAULTS)
 """Each of them with a fault, and each fault twice."""
@@ -24,6 +25,7 @@ DAYS = 9.0
 """Longer than anything is kept in memory."""
 
 
+@pytest.mark.long
 def test_nothing_in_memory_grows_with_the_jobs_faults_and_recoveries_that_have_gone_by() -> None:
     world = World(Scenario(0, (), Settings(asks=True), quiet_seconds=3000.0), DatabaseInMemory())
     measured: list[Counter[str]] = []

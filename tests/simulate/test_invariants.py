@@ -38,14 +38,16 @@ from understudy_controlplane.decide import (
     transitions,
 )
 from understudy_controlplane.decide.preemption import Preemptible
-from understudy_controlplane.detect import DETECTORS
+from understudy_controlplane.detect import DETECTORS, slow_ranks
 from understudy_controlplane.detect.slowness_cost import SlownessCost
 from understudy_controlplane.fleet.job import RestoreAnswer, RestoreDecision
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live import save_orders
 from understudy_controlplane.live.save_orders import SaveOrders
+from understudy_controlplane.live.step_buffer import StepBuffer
 from understudy_controlplane.observe.observer import Observer
 from understudy_controlplane.recover import runner
 from understudy_controlplane.recover.restore import RestorePoints
@@ -53,6 +55,7 @@ from understudy_controlplane.recover.runner import Runner
 from understudy_controlplane.recover.step import Done, Failed
 from understudy_controlplane.recover.steps import STEPS, seats
 from understudy_controlplane.store import recoveries
+from understudy_controlplane.store.kept_nodes import Written
 from understudy_controlplane.store.requests import RequestStore
 from understudy_controlplane.store.tickets import TicketStore
 from understudy_wire.ranks import OrderState, RankWindow, SaveOrder
@@ -81,6 +84,16 @@ def _all(*patches: AbstractContextManager[Any]) -> Iterator[None]:
         for one in patches:
             entered.enter_context(one)
         yield
+
+
+def _verdicts_stay() -> AbstractContextManager[object]:
+    made = StepBuffer._made_steps
+
+    def steps(buffer: StepBuffer) -> object:
+        return replace(made(buffer), kept=vars(buffer).setdefault("verdicts", {}))
+
+    holds = patch.object(slow_ranks._Verdict, "holds_for", lambda *_: True)
+    return _all(patch.object(StepBuffer, "_made_steps", steps), holds)
 
 
 def _returns(owner: object, name: str, value: object) -> Mutant:
@@ -345,7 +358,11 @@ BROKEN: dict[str, Broken] = {
         seconds=150.0,  # a checkpoint is there, and the gang works again
     ),
     "ranks are ordered to save at different steps": Broken(
-        "all-ranks-save-together", _steps_differ, (SAVE,), ASKS, 80.0
+        "an-order-to-save-ends",
+        _steps_differ,
+        (SAVE,),
+        ASKS,
+        80.0,  # one that is agreed by none, and never over
     ),
     "a rank never hears that an order to save is valid": Broken(
         "all-ranks-save-together", _a_rank_hears_of_no_valid_order, (SAVE,), ASKS, 120.0
@@ -388,6 +405,23 @@ BROKEN: dict[str, Broken] = {
     ),
     "a gang is moved again and again": Broken(
         "never-over-a-budget", _is_moved_again_and_again, (IN_GANG, Event(60.0, Kind.XID, "n3", number=79)), USUAL, 90.0
+    ),
+    "a record that was written is not read again": Broken(
+        "records-are-those-of-the-table", _returns(Written, "names_since", ()), (IDLE,)
+    ),
+    "a node that is drained is taken for one in service": Broken(
+        "plain-nodes-are-plain", lambda: patch.object(Snapshot, "set_apart", ()), (IDLE,)
+    ),
+    "a node whose NVLink is down is taken for a usual one": Broken(
+        "plain-nodes-are-plain",
+        lambda: patch.object(Snapshot, "unusual", ()),
+        (Event(36.0, Kind.NVLINK_DOWN, "n3", 60.0),),
+    ),
+    "a verdict about a gang is kept for good": Broken(
+        "kept-verdicts-are-those-of-a-new-look",
+        _verdicts_stay,
+        (Event(36.0, Kind.SLOW, "n3", 300.0),),
+        seconds=200.0,
     ),
     "a step raises": Broken("no-error", _drain_raises, (IDLE,)),
     "no fault is seen": Broken("everything-comes-to-rest", _finds_nothing("xid", "kernel_log"), (IDLE,)),

@@ -108,7 +108,7 @@ class Machine:
     sequence: int = 0
     sent_at: float = -math.inf
     facts: list[Fact] = field(default_factory=list)  # not acknowledged yet
-    last_xid: int = 0  # since it booted or was repaired
+    xids: set[int] = field(default_factory=set)  # since it booted or was repaired
     late: list[tuple[float, bytes]] = field(default_factory=list)
     reported: dict[tuple[int, Attempt], int] = field(default_factory=dict)  # the next step to report
 
@@ -152,7 +152,7 @@ class Machine:
 
     def repair(self) -> None:
         self.broken = self.fails_validation = self.computes_wrong = False
-        self.last_xid = 0
+        self.xids.clear()
         self.slow_until = self.nvlink_down_until = 0.0
         self.port_down_since = math.inf
 
@@ -164,7 +164,7 @@ class Machine:
     def log_xid(self, xid: int, now: float) -> None:
         text = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=1, name=python, simulated"
         self.kernel_messages += 1
-        self.last_xid = xid
+        self.xids.add(xid)
         self.facts.append(KernelEvent(self.boot_id, self.kernel_messages, now, text, xid, "0000:01:00.0"))
 
     def die(self, now: float) -> None:
@@ -174,7 +174,8 @@ class Machine:
 
     def boot(self, now: float) -> None:
         self.alive, self.boots_at = True, math.inf
-        self.broken, self.last_xid = self.broken and now < self.repaired_at, 0
+        self.broken = self.broken and now < self.repaired_at
+        self.xids.clear()
         self.boots, self.on_trial = self.boots + 1, False
         self.sequence = 0
 
@@ -191,6 +192,7 @@ class Gang:
     attempt: Attempt | None = None
     seats: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
+    allocation: tuple[str, ...] = ()  # of its last attempt
     lost: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()  # seats that its job has lost to an administrator
     starts_at: float = math.inf  # when its processes will be there
@@ -201,7 +203,7 @@ class Gang:
     stuck_at: float = -math.inf  # when it last stood still without being suspended
     wakes_at: float = math.inf  # after a suspension, when its ranks finish a step again
     hung_on: str = ""
-    hangs_at: int | None = None  # its program hangs at this step, each time
+    hangs_at: int | None = None  # its program hangs at the step of this number, each time
     saves: bool = True  # it announces checkpoints
     quick_since: float = 0.0  # its steps take half as long
     quick_until: float = 0.0
@@ -213,6 +215,7 @@ class Gang:
     saved: int = 0  # the last step of which its ranks have announced a checkpoint
     wrong_in: Attempt | None = None  # the last one that a GPU has spoilt by computing wrong
     over: str = ""  # how it ended, as its user knows
+    ended_at: float = math.inf
     asks: bool = False  # its training asks when to save
     asking: AskingRanks | None = None  # while it computes
 
@@ -345,9 +348,10 @@ class Cluster:
                 gang.hung_on, gang.starts_at = gang.hung_on or bad[0], math.inf
             if gang.starts_at <= now:
                 self._start(gang, core, now)
-            if gang.hangs_at is not None and gang.computes and gang.step(now) >= gang.hangs_at:
+            hangs_at = gang.counted_from + gang.hangs_at if gang.hangs_at is not None else math.inf
+            if gang.computes and gang.step(now) >= hangs_at:
                 gang.hung_on, gang.stuck_at = gang.seats[-1], now
-                gang.stop(gang.began(gang.hangs_at, now))
+                gang.stop(gang.began(int(hangs_at), now))
             if gang.since < math.inf:
                 self._compute(gang, now)
                 self._announce(gang, now)
@@ -365,6 +369,7 @@ class Cluster:
             return
         if gang.attempt is None or gang.attempt.restart_count != job.restart_count:
             gang.seats, gang.spares = job.nodes[: gang.seats_wanted], job.nodes[gang.seats_wanted :]
+            gang.allocation = job.nodes
             self._launch(gang, Attempt(job.restart_count), now)
         gang.gone = () if gang.launcher else tuple(name for name in gang.seats if name not in job.nodes)
         if gang.gone:

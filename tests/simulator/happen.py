@@ -272,14 +272,15 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
 
 
 def _cancels(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
-    gang.over = "cancelled"
+    gang.over, gang.ended_at = "cancelled", world.now
     world.slurm.cancel(gang.job_id)
 
 
 def _ends(how: str) -> Callable[[World, Event, Gang, SlurmJob], None]:
     def end(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
-        if job.state == "RUNNING":
-            gang.over = how
+        """A gang that stands still completes nothing."""
+        if job.state == "RUNNING" and (how != "completed" or gang.computes):
+            gang.over, gang.ended_at = how, world.now
             world.slurm.end(gang.job_id, how.upper())
 
     return end
@@ -290,9 +291,9 @@ def _requeues(world: World, _event: Event, gang: Gang, job: SlurmJob) -> None:
         world.slurm.requeue_job(gang.job_id)
 
 
-def _rank_hangs(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
+def _rank_hangs(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
     if gang.computes:
-        gang.hung_on = gang.seats[-1]
+        gang.hung_on = gang.seats[event.number - 1]
         gang.stop(world.now)
 
 
@@ -320,7 +321,7 @@ def _drained_seat_dies(world: World, event: Event, gang: Gang, _job: SlurmJob) -
 
 def _hangs_at_step(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     if gang.computes:
-        gang.hangs_at = gang.step(world.now) + 1
+        gang.hangs_at = gang.step(world.now) + 1 - gang.counted_from
 
 
 def _gang_quick(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
@@ -330,6 +331,7 @@ def _gang_quick(world: World, event: Event, gang: Gang, _job: SlurmJob) -> None:
 
 def _counts_again(world: World, _event: Event, gang: Gang, _job: SlurmJob) -> None:
     if gang.computes:
+        world.let_agents_report()  # they do so each second: of the steps before nothing is lost
         gang.counted_from = gang.step(world.now)
 
 

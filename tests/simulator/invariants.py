@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulator.cluster import FABRIC, LICENCE
 from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.repair_cycle import attempts_by_node, concerned, due
 from understudy_controlplane.decide.requests_in_force import in_force
+from understudy_controlplane.detect import DETECTORS
 from understudy_controlplane.fleet.decision import Action, Because
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
@@ -38,7 +42,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.saving import SavingGang
 from understudy_controlplane.fleet.site_signal import SIGNAL_PREFIX
 from understudy_controlplane.fleet.slurm import Service, SlurmJob
-from understudy_controlplane.fleet.snapshot import LEFT_SECONDS
+from understudy_controlplane.fleet.snapshot import LEFT_SECONDS, Snapshot
 from understudy_controlplane.observe.recovery_history import RecoveryHistory
 from understudy_controlplane.store.queries import DecisionFilter, Queries
 from understudy_wire.ranks import OrderState
@@ -66,6 +70,9 @@ SILENT_SECONDS_MAX = 200.0
 
 ORDER_SECONDS_MAX = 240.0
 """Until an order to save is agreed by all ranks, or withdrawn."""
+
+STOOD_SECONDS = 60.0
+"""A gang that had stopped for longer than this is known to have stood still."""
 
 TOGETHER_MIN = 3
 """Gangs that stand still, nodes of one switch that fail, or nodes that are silent: so many may have one cause."""
@@ -159,7 +166,7 @@ class Invariants:
         self._newest_before_pause: int | None = None  # while it is paused
         self._halted = False
         self._only_observes = self._only_observes_next = False  # as an administrator has set it
-        self._left_to_person: set[int] = set()
+        self.left_to_person: set[int] = set()
         """Jobs of which an operator has cancelled a move: the control plane leaves them to that person."""
         self._opted_out: set[int] = set()
         self._paused_jobs: dict[int, tuple[int, float]] = {}
@@ -169,6 +176,7 @@ class Invariants:
         self._wrong_since: dict[str, float] = {}
         self._unlisted_since: dict[str, float] = {}
         self._at_fault: set[str] = set()
+        self._out_since: dict[str, float] = {}
         self._failed_switches: list[set[str]] = []
         self._asked: dict[str, float] = {}
         self.drained_by_person: set[str] = set()
@@ -194,12 +202,14 @@ class Invariants:
         self._known: tuple[Recovery, ...] = ()
         self._moved_at: dict[tuple[int, int, StepStatus], float] = {}
         self._fine_since = math.inf
+        self._left_to_people: set[str] = set()
 
     # -- what the simulation reports -------------------------------------------------------------------------------
 
     def started(self) -> None:
         assert self._world.core is not None
         self._read_history(self._world.core)
+        self.ledger.control_plane_started()
         self._errors = 0
         self._slurm_read_at = self._world.now
         self._fine_since = self._world.now
@@ -241,7 +251,7 @@ class Invariants:
 
     def opted_out(self, job_id: int) -> None:
         """Its owner leaves the gang to itself: no promise is made for it any more, but that it is left alone."""
-        self._left_to_person.add(job_id)
+        self.left_to_person.add(job_id)
         self._opted_out.add(job_id)
 
     def paused_job(self, job_id: int, until: float) -> None:
@@ -258,7 +268,7 @@ class Invariants:
             open_ones = {node.name for node in self._world.line.nodes_now() if not node.draining}
             self._vouched_at.update(dict.fromkeys(open_ones.intersection(recovery.plan.nodes), self._world.now))
         job = job_of(recovery.plan)
-        self._left_to_person |= {job.job_id} if job is not None else set()
+        self.left_to_person |= {job.job_id} if job is not None else set()
 
     def was_drained_by_person(self, node: str) -> None:
         self.drained_by_person.add(node)
@@ -345,16 +355,24 @@ class Invariants:
         for gang in self._world.cluster.gangs:
             well = self._world.now - gang.stuck_at
             works = gang.computes and well > LATE_SECONDS
-            shares = gang.hung_on == FABRIC and self._stand_together() >= TOGETHER_MIN
+            shares = gang.hung_on == FABRIC and self._stand_together() >= TOGETHER_MIN and not self._lost_port(gang)
             if gang.job_id == job_id and (gang.suspended or works or shares):
                 words = gang.hung_on or f"at work for {well:.0f} s"
                 raise Violation("only-a-gang-that-hangs-is-restarted", f"{effect} for a hang, and it is {words}")
 
+    def _lost_port(self, gang: Gang) -> bool:
+        """A port of it went down since it stopped: that stops it as well, and does not let it go on by itself."""
+        machines = self._world.cluster.machines
+        return any(gang.stopped_at < machines[name].port_down_since < math.inf for name in gang.seats)
+
     def _stand_together(self) -> int:
-        """Managed ones: of others the control plane does not know whether they are to make steps."""
+        """Managed ones: of others the control plane does not know whether they are to make steps. One that ended just
+        after it had stopped is not known to have stood, and one that lost a port has a cause of its own.
+        """
         jobs = self._world.jobs()
         standing = [one for one in self._world.cluster.gangs if one.hung_on == FABRIC and one.stopped_at < math.inf]
-        return sum(one.job_id in jobs and "understudy" in jobs[one.job_id].comment for one in standing)
+        known = [one for one in standing if one.ended_at - one.stopped_at > STOOD_SECONDS and not self._lost_port(one)]
+        return sum(one.job_id in jobs and "understudy" in jobs[one.job_id].comment for one in known)
 
     def after_effect(self, effect: Effect) -> None:
         self.effects += 1
@@ -421,24 +439,26 @@ class Invariants:
     def _has_evidence(self, effect: Effect, machine: Machine) -> None:
         now = self._world.now
         was_cut = now - machine.cut_until < LATE_SECONDS
+        was_unreachable = now - machine.unreachable_until < LATE_SECONDS and not was_cut
         measured = not machine.alive or machine.port_is_down(now)
         machine.slowed_at = now if now < machine.slow_until else machine.slowed_at
         if measured or self._is_asked_for(machine.name):
             machine.accused_at = now
-        elif was_cut and not self._makes_progress(machine):
+        elif self._may_be_dead(machine) if was_unreachable else was_cut and not self._makes_progress(machine):
             machine.accused_at = machine.inferred_at = now
-        elif now - machine.unreachable_until < LATE_SECONDS and self._is_open(machine.name):
-            machine.accused_at = machine.inferred_at = now  # Slurm would start a job there, if it were dead
         if not self.ledger.is_accused(machine):
             words = "nothing has happened to the node, or not since it was returned"
             raise Violation("no-decision-without-evidence", f"{effect}, and {words}")
         if max(machine.accused_at, machine.slowed_at) < self._resumed_at.get(machine.name, -math.inf):
             raise Violation("a-resume-stands", f"{effect}, and nothing has happened since a person resumed the node")
 
-    def _is_open(self, node: str) -> bool:
-        """It is idle, and no reservation keeps jobs off it."""
-        reserved = {name for one in self._world.slurm.reservations() for name in one.nodes}
-        return node not in reserved and not _jobs_on(self._world, node)
+    def _may_be_dead(self, machine: Machine) -> bool:
+        """The control plane alone cannot reach it: Slurm would start a job there, if it is dead, or its gang stood
+        still as it was cut off.
+        """
+        if _jobs_on(self._world, machine.name):
+            return not self._makes_progress(machine)
+        return machine.name not in {name for one in self._world.slurm.reservations() for name in one.nodes}
 
     def _is_asked_for(self, node: str) -> bool:
         """An operator wants it out of service, and has no answer yet: that stands, also after a person resumed it."""
@@ -475,6 +495,12 @@ class Invariants:
         else:
             self._fine_since = min(self._fine_since, self._world.now)
         records = core.stores.fleet.nodes()
+        if core.stores.kept_nodes.records() != records:
+            raise Violation("records-are-those-of-the-table", "the loop would see other records of nodes")
+        if snapshot is not None and (left_out := found_in_plain_nodes(snapshot, core.current.config)):
+            raise Violation("plain-nodes-are-plain", f"{left_out[0].rule}: {left_out[0].node}")
+        if snapshot is not None and (other := otherwise_found_in_steps(snapshot, core.current.config)):
+            raise Violation("kept-verdicts-are-those-of-a-new-look", f"{other[0].rule}: {other[0].summary}")
         if core.loop.pulse.clock_jumps_total != self._clock_jumps:
             self._read_history(core)
         self._history.refresh(0.0)
@@ -484,6 +510,7 @@ class Invariants:
         self._gangs_work([one for old in before if old.id not in running and (one := self._history.find(old.id))])
         self._jobs_that_ended()
         self._budgets(records)
+        self._sends_people(records)
         self.ledger.after_tick()
         self._one_recovery_a_node(records)
         self._pause()
@@ -491,6 +518,7 @@ class Invariants:
         self._restores()
         self._steps_end()
         self._saves(core)
+        self._out_since = {name: self._out_since.get(name, self._world.now) for name in self._out(records)}
         self._owners(records)
         self._rests_are_listed(core, records)
 
@@ -591,6 +619,17 @@ class Invariants:
         runs = record.state is NodeState.QUARANTINED and bool(_jobs_on(self._world, record.name))
         alone = record.state is NodeState.QUARANTINED and not self._world.scenario.settings.repairs
         return record.state is NodeState.MANUAL_REPAIR or (left and (runs or alone))
+
+    def _sends_people(self, records: dict[str, NodeRecord]) -> None:
+        """No person is sent to a node that is well and that Slurm reaches, because only the control plane does not."""
+        before = self._left_to_people
+        self._left_to_people = {name for name, one in records.items() if one.state is NodeState.MANUAL_REPAIR}
+        for name in sorted(self._left_to_people - before - self.touched):
+            machine = self._world.cluster.machines[name]
+            inferred = machine.alive and machine.accused_at == machine.inferred_at
+            if inferred and self._world.now < machine.unreachable_until:
+                words = f"a person is to repair {name}, to which only the control plane has no route"
+                raise Violation("no-decision-without-evidence", words)
 
     def _one_recovery_a_node(self, records: dict[str, NodeRecord]) -> None:
         """One that ends early undoes what it has begun, and wants no more of its nodes, nor does one with steps about
@@ -708,9 +747,8 @@ class Invariants:
         }
         if all(world.now < one.silent_until for one in world.cluster.machines.values()):
             found["agents"] = Rest("are silent, all of them", SILENT_SECONDS_MAX)
-        out = self._out(records)
         for gang, job in self._gangs_at_rest():
-            waits_as_any_job = job.pending and out.isdisjoint((*gang.seats, *gang.spares))
+            waits_as_any_job = job.pending and not self._lost_seats(gang, job)
             if not gang.computes and gang.reported and not waits_as_any_job:
                 found[f"job {gang.job_id}"] = Rest(
                     f"is {job.state}, does not work", STEP_SECONDS_MAX, job.nodes if job.requeue else ()
@@ -727,21 +765,42 @@ class Invariants:
         moving = {key.job_id for recovery in self._known if (key := job_of(recovery.plan)) is not None}
         for gang in self._world.cluster.gangs:
             job = jobs.get(gang.job_id)
-            left = gang.job_id in self._left_to_person or self._is_paused_number(gang.job_id)
+            left = gang.job_id in self.left_to_person or self._is_paused_number(gang.job_id)
             left |= self._was_unreachable(gang) or gang.job_id in moving
             if job is not None and not (job.ended or job.held or gang.over or gang.suspended or left):
                 yield gang, job
 
-    def _could_start(self, job: SlurmJob) -> bool:
-        """True if free nodes, those of the pool included, could start it."""
+    def _lost_seats(self, gang: Gang, job: SlurmJob) -> set[str]:
+        """Its last nodes that went out before Slurm could start it again."""
+        by = self._world.now - self._world.slurm.now + (job.eligible_at or job.submit_at) + LATE_SECONDS
+        return {name for name in self._own_nodes(gang, job) if self._out_since.get(name, math.inf) <= by}
+
+    def _own_nodes(self, gang: Gang, job: SlurmJob) -> set[str]:
+        """Those of its last attempt. What a user's requeue has given to another job is not the gang's any more."""
+        given = {
+            name
+            for one in self._world.jobs().values()
+            if one.job_id != job.job_id and (one.start_at or 0) >= job.submit_at
+            for name in one.nodes
+        }
+        return set(gang.allocation) - given
+
+    def _could_start(self, gang: Gang, job: SlurmJob) -> bool:
+        """True if nodes that the control plane may give it could start it: its own, those of the pool, and idle ones
+        where it takes these. For others it waits until Slurm starts it, which it does two minutes after a requeue
+        (job_mgr.c, batch_requeue_fini).
+        """
         slurm, machines = self._world.slurm, self._world.cluster.machines
         reserved = {name for one in slurm.reservations() if one.name != POOL for name in one.nodes}
+        pool = {name for one in slurm.reservations() if one.name == POOL for name in one.nodes}
+        given = {*gang.allocation, *pool}
         free = [
             one.name
             for one in slurm.nodes()
             if one.service is Service.USABLE
             and one.base_state == "IDLE"
             and one.name not in reserved.union(job.excluded_nodes)
+            and (one.name in given or self._world.scenario.settings.no_spare.takes_idle)
             and one.memory_mb >= job.memory_mb
             and not machines[one.name].broken
             and not machines[one.name].is_cut_off(self._world.now)
@@ -776,12 +835,10 @@ class Invariants:
         world = self._world
         jobs = {recovery.plan.job.job_id for recovery in self._known if isinstance(recovery.plan, SwapPlan)}
         nodes = {name for recovery in self._known for name in recovery.plan.nodes}
-        out = self._out(records)
         wrong = [
             f"the pool has nodes for job {job.job_id}"
             for gang, job in self._gangs_at_rest()
-            if job.pending and any(self._waits_for(records, name) for name in out.intersection(gang.seats))
-            if self._could_start(job)
+            if job.pending and self._waits_for_nodes(records, gang, job) and self._could_start(gang, job)
         ]
         for reservation in world.slurm.reservations():
             if reservation.name.startswith(SEATS_PREFIX):
@@ -800,6 +857,14 @@ class Invariants:
             if drained and state not in OUT_OF_SERVICE:
                 wrong.append(f"{node.name} is drained ({node.reason}), and {state.value}")
         return wrong
+
+    def _waits_for_nodes(self, records: dict[str, NodeRecord], gang: Gang, job: SlurmJob) -> bool:
+        """It does not if a person knows that a guard, such as the job's own budget, holds its move back."""
+        core, lost = self._world.core, self._lost_seats(gang, job)
+        assert core is not None
+        knows = self.notified_of.intersection((f"job {job.job_id}", *lost))
+        held_back = knows.intersection(one.subject for one in core.loop.pulse.needs)
+        return not held_back and any(self._waits_for(records, name) for name in lost)
 
     def _waits_for(self, records: dict[str, NodeRecord], name: str) -> bool:
         """A gang waits for the node. Where a guard keeps a node at fault in service, and a person was notified, the
@@ -917,11 +982,11 @@ class Invariants:
         world, jobs = self._world, self._world.jobs()
         usable = {node.name for node in world.slurm.nodes() if node.service is Service.USABLE}
         last = {
-            gang.job_id: {*gang.seats, *gang.spares}
+            gang.job_id: gang.allocation
             for gang in world.cluster.gangs
             if gang.job_id in jobs and jobs[gang.job_id].pending
         }
-        return {name for names in last.values() for name in names if not names <= usable}
+        return {name for names in last.values() for name in names if not usable.issuperset(names)}
 
     def _is_vouched_for(self, machine: Machine) -> bool:
         """A person has returned it to service, broken as it is."""
@@ -970,7 +1035,7 @@ class Invariants:
             job = jobs.get(gang.job_id)
             own = {f"job {gang.job_id}", *(job.nodes if job is not None else ())}
             notified = self.notified_of & own and named & own  # and it is still in the list
-            if gang.over or job is None or job.ended or notified or gang.job_id in self._left_to_person:
+            if gang.over or job is None or job.ended or notified or gang.job_id in self.left_to_person:
                 continue
             if gang.hung_on == LICENCE or self._was_unreachable(gang):
                 continue
@@ -1000,25 +1065,65 @@ class Invariants:
 
     def _has_nodes(self, job: SlurmJob, names: Collection[str]) -> bool:
         """Slurm could start the job on these."""
-        return len(self._world.slurm.in_few_blocks(sorted(names), job.node_count)) >= job.node_count
+        small = {node.name for node in self._world.line.nodes_now() if node.memory_mb < job.memory_mb}
+        fitting = sorted(set(names) - small)
+        return len(self._world.slurm.in_few_blocks(fitting, job.node_count)) >= job.node_count
 
     def _could_get_nodes(self, gang: Gang, job: SlurmJob, free: set[str]) -> bool:
         """It waits for lost nodes, or was ended for a move, and there are spares that are well."""
-        world, own = self._world, {*gang.seats, *gang.spares}
+        world, own = self._world, self._own_nodes(gang, job)
         nodes = {node.name: node for node in world.slurm.nodes()}
         pool = {name for one in world.slurm.reservations() if one.name == POOL for name in one.nodes}
         spares = {name for name in pool if nodes[name].service is Service.USABLE}
         others = free if world.scenario.settings.no_spare.takes_idle else free & own
-        well = {
-            name
-            for name in spares | others
-            if not world.cluster.machines[name].broken and nodes[name].memory_mb >= job.memory_mb
-        }
+        well = {name for name in spares | others if not world.cluster.machines[name].broken}
         if not own.isdisjoint(self.notified_of):
             return False  # a guard has held its node's finding back
         lost = any(nodes[name].service is not Service.USABLE for name in own)
         moved = self.ledger.own_ends.get(job.job_id) == job.restart_count - 1
         return (lost or moved) and self._has_nodes(job, well - {*job.excluded_nodes})
+
+
+LOOK_AT_SOME = (
+    "administration",
+    "prolog",
+    "silence",
+    "gpu_state",
+    "hardware",
+    "driver",
+    "fabric",
+    "straggler",
+    "launches",
+)
+"""Detectors that leave nodes out."""
+
+
+def found_in_plain_nodes(snapshot: Snapshot, config: Config) -> list[Finding]:
+    """What rules that look at nodes which are set apart, or unusual, would find in the others; empty, if it is right to
+    leave these out.
+    """
+    whole = replace(snapshot)
+    whole.__dict__["set_apart"] = whole.__dict__["unusual"] = tuple(whole.nodes.values())  # kept there once computed
+    tried = attempts_by_node(whole)
+    return [
+        one
+        for name in LOOK_AT_SOME
+        if (known := [*DETECTORS[name](snapshot, config)]) is not None
+        for one in DETECTORS[name](whole, config)
+        if one not in known
+    ] + [
+        one
+        for name in whole.nodes.keys() - {node.name for node in concerned(snapshot)}
+        for one in due(whole, whole.nodes[name], tried.get(name, ()), config)
+    ]
+
+
+def otherwise_found_in_steps(snapshot: Snapshot, config: Config) -> list[Finding]:
+    """What would be found of slow ranks, or not, if no verdict were kept."""
+    tables = {key: replace(table, kept={}) for key, table in snapshot.progress.tables.items()}
+    fresh = replace(snapshot, progress=replace(snapshot.progress, tables=tables))
+    kept, found = ([*DETECTORS["straggler"](one, config)] for one in (snapshot, fresh))
+    return [one for one in (*kept, *found) if one not in kept or one not in found]
 
 
 def is_proposed(gang: SavingGang) -> bool:
@@ -1053,7 +1158,8 @@ def _draining(recoveries: Iterable[Recovery]) -> set[str]:
 
 
 def _jobs_on(world: World, node: str) -> list[int]:
-    return [job.job_id for job in world.jobs().values() if node in job.nodes]
+    """Slurm shows the nodes of a job that has ended for minutes."""
+    return [job.job_id for job in world.jobs().values() if node in job.nodes and not job.ended]
 
 
 def _same_attempt(one: Any, other: Any) -> bool:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from tests.simulator.scenario import BROKEN_FOR_GOOD
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
-from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
@@ -114,6 +113,21 @@ class Ledger:
         self._lost_since: dict[int, float] = {}
         self._approvals: list[Shown] = []
         self._granted: set[int] = set()
+        self._clock_sets: list[tuple[float, float]] = []  # since the control plane was started: when, and by how much
+
+    def clock_set(self, seconds: float) -> None:
+        self._clock_sets.append((self._world.now, seconds))
+
+    def control_plane_started(self) -> None:
+        """It no longer knows that its clock was set forward: what was done before that looks older by as much."""
+
+        def as_it_looks(at: float) -> float:
+            return at - max(0.0, sum(seconds for set_at, seconds in self._clock_sets if set_at > at))
+
+        self._taken_at = [(as_it_looks(at), name) for at, name in self._taken_at]
+        for job_id, ends in self._ended_at.items():
+            self._ended_at[job_id] = [as_it_looks(at) for at in ends]
+        self._clock_sets.clear()
 
     def approved(self, recovery: Recovery) -> None:
         """Notes that a person approved it, who saw this plan."""
@@ -174,15 +188,16 @@ class Ledger:
         self._takes_for_xid(name)
 
     def _takes_for_xid(self, name: str) -> None:
-        """What was before a person reset the breaker counts no more."""
+        """What was before a person reset the breaker counts no more, nor a node that two rules accuse."""
         machine, today = self._world.cluster.machines[name], self._world.scenario.settings.taken_today
-        if not machine.last_xid or not machine.answers(self._world.now) or machine.port_is_down(self._world.now):
+        if len(machine.xids) != 1 or not machine.answers(self._world.now) or machine.port_is_down(self._world.now):
             return
-        self._taken_for[machine.last_xid][name] = self._world.now
-        taken = sum(at > self.breaker_reset_at for at in self._taken_for[machine.last_xid].values())
-        earlier = today if machine.last_xid == BROKEN_FOR_GOOD and self.breaker_reset_at == -math.inf else 0
+        (xid,) = machine.xids
+        self._taken_for[xid][name] = self._world.now
+        taken = sum(at > self.breaker_reset_at for at in self._taken_for[xid].values())
+        earlier = today if xid == BROKEN_FOR_GOOD and self.breaker_reset_at == -math.inf else 0
         if taken + earlier > A_DAY_MAX:
-            words = f"{name} is drained for Xid {machine.last_xid}, for which {A_DAY_MAX} nodes were within a day"
+            words = f"{name} is drained for Xid {xid}, for which {A_DAY_MAX} nodes were within a day"
             raise Violation("never-over-a-budget", words)
 
     def _holds_free_nodes(self, effect: Effect) -> None:
@@ -281,7 +296,12 @@ class Ledger:
         if len(lately) >= limit:
             words = f"{len(lately) + 1} gangs were moved or restarted within an hour, and {limit} may be"
             raise Violation("never-over-a-budget", words)
-        last = [(max(self._ended_at[one.job_id], default=-math.inf), one.since) for one in self._world.cluster.gangs]
+        left = {
+            gang.job_id,
+            *self._world.invariants.left_to_person,
+        }  # a gang is moved once, however often its nodes fail
+        gangs = [one for one in self._world.cluster.gangs if one.job_id not in left and not self._ran_again(one)]
+        last = [(max(self._ended_at[one.job_id], default=-math.inf), one.since) for one in gangs]
         starting = sum(now - at < STARTS_SECONDS and not at < since < math.inf for at, since in last)
         limit = max(most.gang_moves_min, int(most.gang_moves_share * self._world.scenario.nodes))
         if starting >= limit:
@@ -298,6 +318,11 @@ class Ledger:
             if stood.count(furthest) > jobs.restarts_without_progress_max:
                 words = f"job {gang.job_id} was restarted {times(stood.count(furthest))} at step {furthest}"
                 raise Violation("restarts-end", f"{words}, and made no progress")
+
+    def _ran_again(self, gang: Gang) -> bool:
+        """It has finished a step after the control plane ended an attempt of it: what becomes of it then is its own."""
+        ended, worked = self.own_ends.get(gang.job_id, math.inf), self._world.cluster.worked.get(gang.job_id, ())
+        return any(attempt.restart_count > ended for attempt in worked)
 
     # -- after it, and after a round -------------------------------------------------------------------------------
 
@@ -347,8 +372,7 @@ class Ledger:
             job, ended = jobs.get(gang.job_id), self.own_ends.get(gang.job_id)
             if job is None or not job.ended or gang.over or ended is None:
                 continue
-            again = Attempt(ended + 1) in self._world.cluster.worked.get(gang.job_id, ())
-            if again or f"job {gang.job_id}" in self._world.invariants.notified_of:
+            if self._ran_again(gang) or f"job {gang.job_id}" in self._world.invariants.notified_of:
                 continue
             if now - self._lost_since.setdefault(gang.job_id, now) > NOTIFIES_SECONDS:
                 words = f"job {gang.job_id} is {job.state} since its attempt {ended} was ended for it"

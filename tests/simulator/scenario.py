@@ -73,7 +73,7 @@ class Kind(StrEnum):
     PROLOG_REFUSES = "Understudy's Prolog refuses jobs on the node"
     ALL_AGENTS_SILENT = "all agents are silent"
     MESSAGES_DISTURBED = "messages of the node are lost, late, twice and out of order"
-    RANK_HANGS = "a rank does not enter the collective"
+    RANK_HANGS = "a rank does not enter the collective"  # on the seat of this number, from 1; 0: on the last
     SEAT_SLOW = "GPU of the gang's last node is slow"
     GANG_QUICK = "steps of the gang are short"  # and later as long as before: the gang is slow then, as a whole
     POWER_SAVES = "power saving switches the node off, if it is idle"  # it is back after `seconds`

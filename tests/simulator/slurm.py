@@ -111,6 +111,7 @@ class _Job:
     time_limit_minutes: int | None = None
     excluded: tuple[str, ...] = ()
     memory_mb: int = 0  # that it asks for on each node
+    segment: int = 0
     partition: str = ""  # empty: the only one that nodes are in from the beginning
     runs_seconds: float | None = None  # None: until it is ended
     ends_as: str = "COMPLETED"
@@ -215,6 +216,10 @@ class VirtualSlurm:
     def ask_for_memory(self, job_id: int, memory_mb: int) -> None:
         """Makes the job as if submitted with --mem."""
         self._job(job_id).memory_mb = memory_mb
+
+    def ask_for_segment(self, job_id: int, nodes: int) -> None:
+        """Makes the job as if submitted with --segment, which this Slurm shows and does not heed."""
+        self._job(job_id).segment = nodes
 
     def build_with(self, name: str, memory_mb: int) -> None:
         """The node has this memory."""
@@ -732,7 +737,7 @@ class VirtualSlurm:
 
     def _fail_prologs(self, job: _Job) -> None:
         """The nodes are drained, the job is requeued and held. Slurm cancels one that may not be requeued."""
-        for name in self.bad_prologs & set(job.nodes):
+        for name in sorted(self.bad_prologs & set(job.nodes)):
             if not self._nodes[name].drained:
                 self._set_reason(self._nodes[name], "Prolog error", "root")
             self._nodes[name].drained = True
@@ -896,6 +901,7 @@ class VirtualSlurm:
             account=self._account,
             mail_to=self.mail_to,
             memory_mb=job.memory_mb,
+            segment=job.segment,
             state="REQUEUE_HOLD" if job.state == "PENDING" and not job.priority and job.hold == TOO_MANY else job.state,
             restart_count=job.restart_count,
             nodes=tuple(job.nodes),
@@ -906,6 +912,7 @@ class VirtualSlurm:
             reservation=job.reservation,
             reason=self._pending_reason(job, begin_at) if job.state == "PENDING" else job.end_reason,
             start_at=int(job.started_at) if job.started_at is not None else begin_at,
+            eligible_at=begin_at or job.submit_at,
             excluded_nodes=job.excluded,
             priority=job.priority,
             time_limit_minutes=job.time_limit_minutes,
@@ -929,7 +936,7 @@ class VirtualSlurm:
             return self.waits_for.get(job.job_id, "PartitionDown")
         if self._reaches_limit(job):
             return ARRAY_LIMIT
-        return "BeginTime" if begin_at else "Resources"
+        return "BeginTime" if (begin_at or 0) > self.now else "Resources"
 
     def _check_nodes(self, reservation: str, nodes: Sequence[str]) -> None:
         if not nodes:

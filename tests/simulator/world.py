@@ -360,6 +360,13 @@ class World:
         if self.core is not None and self.core.loop.pulse.ticks_total:
             self.cluster.deliver(self.core, self.now)
 
+    def let_agents_report(self) -> None:
+        """Before a round of the control plane."""
+        try:
+            self.hear_agents()
+        except Killed as killed:
+            self.die(killed.seconds)
+
     def _wake(self) -> None:
         self._due, self._pause = self.now, SOON_SECONDS
 
@@ -521,7 +528,7 @@ class World:
             self.invariants.drained_for_prolog(name)
         self.slurm.refused.clear()
         issued = self.slurm.rebooting()
-        for name in issued - self._rebooting.keys():
+        for name in sorted(issued - self._rebooting.keys()):
             self.cluster.machines[name].die(self.now)
             self._rebooting[name] = self.now + REBOOT_SECONDS
         for name in [name for name, at in self._rebooting.items() if at <= self.now or name not in issued]:
@@ -579,6 +586,7 @@ class World:
     def set_clock(self, seconds: float) -> None:
         self.narrate(f"the control plane's clock is set by {seconds:+.0f} s")
         self.clock.set_by(seconds)
+        self.invariants.ledger.clock_set(seconds)
         self.slurm.changes += 1
         self._tables.epoch += 1
         self._wake()

@@ -175,7 +175,7 @@ class Fleet:
         (folder / "scontrol").write_text(
             f"""#!{sys.executable}
 import json, sys
-from understudy_controlplane.fleet.hostlist import expand
+from understudy_controlplane.hostlist import expand
 with open("{folder}/calls", "a") as calls:
     calls.write(sys.argv[3] + " ")
 records = json.load(open("{folder}/records"))

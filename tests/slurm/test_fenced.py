@@ -13,8 +13,8 @@ import pytest
 
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.slurm.cli import CommandLineGateway
-from understudy_controlplane.slurm.fenced import fenced
-from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmUnavailable
+from understudy_controlplane.slurm.fenced import as_one_step, fenced
+from understudy_controlplane.slurm.protocol import READS, NotSent, Slurm, SlurmUnavailable
 
 CHANGES = sorted(
     name for name in vars(Slurm) if not name.startswith("_") and name not in READS and callable(getattr(Slurm, name))
@@ -25,7 +25,7 @@ def test_each_call_that_changes_something_needs_the_lead() -> None:
     assert "requeue_job" in CHANGES
     slurm = fenced(VirtualSlurm(["n1"]), lambda: "another control plane leads", 2.0)
     for name in CHANGES:
-        with pytest.raises(SlurmUnavailable, match=f"{name} was not sent to Slurm: another control plane leads"):
+        with pytest.raises(NotSent, match=f"{name} was not sent to Slurm: another control plane leads"):
             getattr(slurm, name)()
 
 
@@ -39,9 +39,14 @@ def test_the_lead_is_looked_at_before_each_call() -> None:
     answers = iter(["", "the lease is over"])
     virtual = VirtualSlurm(["n1", "n2"])
     slurm = fenced(virtual, lambda: next(answers), 2.0)
-    slurm.drain_node("n1", "understudy: test")
-    with pytest.raises(SlurmUnavailable):
+
+    def act() -> None:
+        slurm.drain_node("n1", "understudy: test")
         slurm.drain_node("n2", "understudy: test")
+
+    with pytest.raises(SlurmUnavailable) as raised:
+        as_one_step(act)
+    assert not isinstance(raised.value, NotSent), "a part of the step was sent"
     assert [node.name for node in virtual.nodes() if node.taken_out] == ["n1"]
 
 

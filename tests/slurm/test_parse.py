@@ -180,16 +180,33 @@ def test_a_segment_is_read_where_slurm_prints_it(after: str) -> None:
     line = job_line(1)
     of_batch = re.sub(r"(?<= )(StdOut=\S*) ", rf"\1 {after}", line, count=1)
     assert of_batch != line
-    assert job(of_batch).segment == 8
+    assert (job(of_batch).segment, job(of_batch).switches_max) == (8, 1 if "Switches" in after else 0)
     interactive = re.sub(r" StdErr=\S* StdIn=\S* StdOut=\S*", f" Comment=understudy {after}", line, count=1).rstrip()
     assert (job(interactive).segment, job(interactive).comment) == (8, "understudy")
     assert job(line).segment == 0
 
 
 def test_a_segment_in_a_text_of_the_user_changes_no_other_job() -> None:
-    forged = with_cluster_features("x SegmentSize=y SegmentSize=4")
-    assert job(forged).segment == 0
+    forged = with_cluster_features("x SegmentSize=y SegmentSize=4 Switches=4@00:00:00")
+    assert (job(forged).segment, job(forged).switches_max) == (0, 0)
     assert [one.segment for one in parse_jobs(f"{forged}\n{job_line(5)}")] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "types"),
+    [
+        ("TresPerNode=gres:gpu:8 ", ()),  # as 22.05 prints it
+        ("TresPerNode=gres:gpu:h100:8 ", ("h100",)),
+        ("TresPerJob=gres/gpu:h100:16 ", ("h100",)),
+        ("CpusPerTres=gres/gpu:4 TresPerNode=gres/gpu:a100:4,gres/gpu:h100:4,gres/nic:2 ", ("a100", "h100")),
+        ("TresPerTask=cpu=4,gres/gpu:b200=1 ", ("b200",)),
+    ],
+)
+def test_the_types_of_gpus_that_a_job_asks_for_are_read(asked: str, types: tuple[str, ...]) -> None:
+    """Behind the user's texts: TresPerJob, TresPerNode, TresPerSocket and TresPerTask of src/scontrol/info_job.c."""
+    line = re.sub(r"TresPerNode=\S* ", "", job_line(1))
+    assert job(f"{line.rstrip()} {asked}").gpu_types == types
+    assert job(with_cluster_features("x TresPerNode=gres:gpu:h100:8")).gpu_types == ()
 
 
 @pytest.mark.parametrize("end", ["Command=x", "Network=x", "WorkDir=x", "AdminComment=x"])

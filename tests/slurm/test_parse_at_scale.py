@@ -15,6 +15,7 @@ from understudy_controlplane.slurm.parse import JobReader, NodeReader, parse_job
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.timed
 def test_a_large_cluster_is_read_within_a_fraction_of_a_second() -> None:
     nodes, jobs = nodes_text(), jobs_text()
     assert best_processor_seconds(lambda: parse_nodes(nodes), 5) < 0.3

@@ -23,8 +23,8 @@ from understudy_controlplane.fleet.custody import (
     in_slurm,
     kept_down,
 )
-from understudy_controlplane.fleet.hostlist import expand
 from understudy_controlplane.fleet.slurm import WAITING_TASKS, Service, SlurmJob, SlurmNode, TopologyUnit, UnitKind
+from understudy_controlplane.hostlist import expand
 from understudy_controlplane.slurm.cli import checked_user
 from understudy_controlplane.slurm.parse import (
     epoch_seconds,
@@ -316,6 +316,17 @@ def test_a_hold_is_a_persons_or_slurms(state: str, by: str, reason: str) -> None
     assert found.held_by_slurm == (by == "slurm")
     assert not read(job("25.11", state=state, reason=reason, priority="7")).held_by_slurm
     assert not read(job("25.11", state="RUNNING", reason=reason, priority="0")).held_by_slurm
+
+
+@pytest.mark.parametrize("reason", ["JobHeldAdmin", "JobHeldUser"])
+@pytest.mark.parametrize("version", ["25.11", "26.05"])
+def test_a_job_for_which_slurm_could_make_no_credential_is_held_by_slurm(version: str, reason: str) -> None:
+    """Its user may hold it afterwards. An administrator's later hold looks the same."""
+    comment = "slurm_cred_create failure, holding job."
+    held = job(version, state="PENDING", reason=reason, priority="0", system_comment=comment)
+    assert read(held).held_by_slurm == (reason == "JobHeldAdmin")
+    noted = job(version, state="PENDING", reason=reason, priority="0", system_comment=f"{comment}x")
+    assert not read(noted).held_by_slurm
 
 
 @pytest.mark.parametrize("line", lines("host-lists.txt"))

@@ -8,10 +8,8 @@ import msgspec
 import pytest
 from sqlalchemy import Engine, insert
 
-from understudy_controlplane.figures.causes import GPU, HOST, LAUNCHER, PEOPLE, PROGRAM, SLURM
-from understudy_controlplane.figures.fleet_costs import JobHistory
-from understudy_controlplane.figures.job_hours import Loss, Mark
-from understudy_controlplane.figures.spare_hours import PoolChange
+from understudy_controlplane.fleet.history import JobHistory, Loss, Mark, PoolChange
+from understudy_controlplane.fleet.interruption_cause import GPU, HOST, LAUNCHER, PEOPLE, PROGRAM, SLURM
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +12,14 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests import builders as b
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_controlplane.decide.leadership import CALL_SECONDS, LEASE_SECONDS
 from understudy_controlplane.fleet.recovery import RecoveryStep, StepName, StepStatus
 from understudy_controlplane.lease import Leadership, boottime
-from understudy_controlplane.store.database import AddressError, StoreError, open_database
+from understudy_controlplane.store.database import AddressError, StoreError, newest_revision, open_database
 from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.holder import who_leads
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.recoveries import RecoveryStore
 
@@ -32,9 +35,10 @@ class Side:
     """A control plane's lead, and what it writes with."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.lead = Leadership(url, name)
+        self.reaches_slurm = True
+        self.lead = Leadership(url, name, unable=lambda: "" if self.reaches_slurm else "slurmctld does not answer")
         self.notes: list[str] = []
-        self._url = url
+        self.url = url
         self._over = threading.Event()
         self._waits = threading.Thread(target=self._wait, daemon=True)
         self.leads = threading.Event()
@@ -46,8 +50,8 @@ class Side:
             self.leads.set()
 
     def open(self) -> Engine:
-        assert self.leads.wait(20), self.notes
-        self.engine = open_database(self._url, self.lead.term)
+        assert self.leads.wait(PATIENCE_SECONDS), self.notes
+        self.engine = open_database(self.url, self.lead.term)
         return self.engine
 
     def freeze(self) -> None:
@@ -56,8 +60,8 @@ class Side:
 
     def close(self) -> None:
         self._over.set()
-        self._waits.join(20)
-        self.lead.give_up(idle=True)
+        self._waits.join(PATIENCE_SECONDS)
+        self.lead.give_up()
         if self.engine is not None:
             self.engine.dispose()
 
@@ -75,13 +79,6 @@ def make(postgres_url: str) -> Iterator[Make]:
         one.close()
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_the_first_one_leads_at_once_and_a_second_one_stands_by(make: Make) -> None:
     first = make("a:7117")
     first.open()
@@ -90,6 +87,61 @@ def test_the_first_one_leads_at_once_and_a_second_one_stands_by(make: Make) -> N
     wait_until(lambda: "stands by: a:7117 leads" in second.notes)
     assert not second.leads.wait(2 * LEASE_SECONDS), "the lease is renewed"
     first.lead.check()
+
+
+def test_the_leader_sees_who_stands_by_and_who_has_gone(make: Make) -> None:
+    """A frozen standby keeps its session, and asks for nothing."""
+    first = make("a:7117")
+    first.open()
+    assert first.lead.leading().gone_since is None, "there never was one"
+    frozen, second = make("a-host-whose-name-is-rather-long.example.org:7117"), make("b:7117")
+    wait_until(lambda: len(first.lead.leading().standbys) == 2)
+    names = ["a-host-whose-name-is-rather-long.exampl", "b:7117"]
+    assert first.lead.leading().standbys == names, "PostgreSQL shows no more of it"
+    frozen._over.set()
+    frozen._waits.join(PATIENCE_SECONDS)
+    frozen.lead._connect()
+    wait_until(lambda: first.lead.leading().standbys == ["b:7117"])
+    frozen.lead._disconnect()
+    second.reaches_slurm = False
+    wait_until(lambda: "b:7117 (unable to lead) stands by" in who_leads(first.url)[0])
+    assert who_leads(first.url)[1].startswith("b:7117 cannot read Slurm, or has an older release")
+    wait_until(lambda: "stands by: a:7117 leads; it is passed no lead: slurmctld does not answer" in second.notes)
+    second.reaches_slurm = True
+    wait_until(lambda: "(unable" not in who_leads(first.url)[0])
+    assert who_leads(first.url) == (f"a:7117 leads in term {first.lead.term}; b:7117 stands by", "")
+    first.lead.give_up()
+    second.open()
+    found = second.lead.leading()
+    assert (found.url, found.term, found.standbys) == ("b:7117", second.lead.term, ["a:7117"])
+    wait_until(lambda: not second.lead.leading().standbys)
+    assert second.lead.leading().gone_since is not None
+    second.lead.give_up()
+    assert who_leads(first.url)[0] == "none leads; b:7117 gave the lead up"
+
+
+def test_a_leader_of_the_release_before_sees_each_standby(make: Make, postgres_url: str) -> None:
+    """It knows no standby that could work, and must not miss it either."""
+    as_it_asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'understudy standby %'"
+    first, second = make("a:7117"), None
+    engine = first.open()
+    second = make("b:7117")
+    wait_until(lambda: second.notes and "(unable" not in who_leads(postgres_url)[0])
+    with engine.connect() as connection:
+        assert connection.execute(text(as_it_asked)).scalar() == 1
+    second.reaches_slurm = False
+    wait_until(lambda: "(unable" in who_leads(postgres_url)[0])
+    with engine.connect() as connection:
+        assert connection.execute(text(as_it_asked)).scalar() == 1
+
+
+def test_a_single_one_whose_address_has_changed_misses_no_standby(make: Make) -> None:
+    first = make("old:7117")
+    first.open()
+    first.lead.give_up(lambda: False)
+    second = make("new:7117")
+    second.open()
+    assert second.lead.leading().seen_at == {}
 
 
 def test_an_empty_database_gets_its_schema_from_the_one_that_leads(make: Make, postgres_url: str) -> None:
@@ -106,7 +158,7 @@ def test_after_a_planned_end_the_next_one_waits_for_nothing(make: Make) -> None:
     first.open()
     second = make("b:7117")
     wait_until(lambda: second.notes)
-    first.lead.give_up(idle=True)
+    first.lead.give_up()
     assert second.leads.wait(LEASE_SECONDS)
     assert second.lead.objection() == ""
     assert second.lead.term > first.lead.term
@@ -121,7 +173,7 @@ def test_after_the_end_of_its_session_the_next_one_leads_and_lets_its_last_call_
     second = make("b:7117")
     wait_until(lambda: second.notes)
     last_call_ends = boottime() + LEASE_SECONDS + CALL_SECONDS
-    first.lead.give_up(idle=False)
+    first.lead.give_up(lambda: False)
     assert second.leads.wait(LEASE_SECONDS)
     assert "just now" in second.lead.objection()
     wait_until(lambda: not second.lead.objection())
@@ -181,9 +233,72 @@ def test_one_that_lost_its_session_goes_on_in_its_term_if_no_other_one_led(make:
     assert not make("b:7117").leads.wait(LEASE_SECONDS)
 
 
+def test_a_leader_that_cannot_work_passes_the_lead_on_to_a_standby_that_can(make: Make) -> None:
+    first = make("a:7117")
+    first.open()
+    first.lead.settled_seconds = 0.0
+    second = make("b:7117")
+    second.reaches_slurm = False
+    wait_until(lambda: second.notes)
+    ended = threading.Event()
+    turns = itertools.count()
+    first.lead.follow(lambda: next(turns), ended.set, lambda: "slurmctld does not answer this control plane")
+    assert not ended.wait(2 * LEASE_SECONDS), "the other one fares no better"
+    first.lead.settled_seconds = 600.0
+    second.reaches_slurm = True
+    assert not ended.wait(LEASE_SECONDS), "it has taken the lead just now: perhaps the one before could not work either"
+    first.lead.settled_seconds = 0.0
+    assert ended.wait(PATIENCE_SECONDS)
+    assert first.lead.handed_over == "slurmctld does not answer this control plane"
+    first.lead.give_up()
+    assert second.leads.wait(PATIENCE_SECONDS)
+    assert second.lead.objection() == "", "it waits for nothing"
+
+
+def test_one_of_an_older_release_does_not_take_the_lead_of_a_database_that_a_newer_one_has_upgraded(
+    make: Make, postgres_url: str
+) -> None:
+    """It could not open it, and would only end the sessions of the one that can."""
+
+    def upgrade(revision: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+
+    engine = open_database(postgres_url)
+    newer = make("a:7117")
+    newer.open()
+    upgrade("9999")
+    older = make("b:7117")
+    wait_until(lambda: "install that one here" in "".join(older.notes))
+    assert "b:7117 (unable to lead)" in who_leads(postgres_url)[0], "the newer one passes it no lead"
+    newer.lead.give_up()
+    assert not older.leads.wait(LEASE_SECONDS)
+    upgrade(newest_revision())
+    assert older.leads.wait(PATIENCE_SECONDS)
+    engine.dispose()
+
+
+def test_an_error_of_the_control_plane_is_not_shown_as_one_of_the_database(make: Make) -> None:
+    first = make("a:7117")
+    first.open()
+    counted = itertools.count()
+
+    def turns() -> int:
+        if next(counted) == 1:  # the first question is that of `follow`
+            raise ValueError("no number of turns")
+        return 7
+
+    first.lead.follow(turns, lambda: None)
+    wait_until(lambda: first.lead._problem)
+    with pytest.raises(StoreError, match=r"an error of the control plane keeps it from renewing.*no number of turns"):
+        first.lead.check()
+    wait_until(lambda: not first.lead._problem)
+    assert first.lead.objection() == ""
+
+
 def test_one_that_was_frozen_before_it_opened_the_database_opens_none(make: Make, postgres_url: str) -> None:
     first = make("a:7117")
-    assert first.leads.wait(20)
+    assert first.leads.wait(PATIENCE_SECONDS)
     first.freeze()
     make("b:7117").open()
     with pytest.raises(StoreError):
@@ -214,4 +329,4 @@ def test_a_loop_that_stands_still_gives_the_lead_to_another(make: Make, monkeypa
     second = make("b:7117")
     wait_until(lambda: second.notes)
     first.lead.follow(lambda: 1, lambda: None)
-    assert second.leads.wait(20)
+    assert second.leads.wait(PATIENCE_SECONDS)

@@ -15,6 +15,7 @@ from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import StoreError, one_view, open_database, reading
 from understudy_controlplane.store.facts import FactStore
 from understudy_controlplane.store.fleet import FleetStore
+from understudy_controlplane.store.kept_nodes import KeptNodes
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +78,27 @@ def test_one_view_shows_one_moment(engine: Engine) -> None:
         other.join()
         assert set(fleet.nodes()) == {"n1"}
     assert set(fleet.nodes()) == {"n1", "n2"}
+
+
+def test_after_a_lost_connection_records_of_nodes_are_read_again(engine: Engine, url: str) -> None:
+    """A standby server that takes over may lack what was written last."""
+    fleet, kept = FleetStore(engine), KeptNodes(engine)
+    fleet.add_nodes(["n1"], b.NOW)
+    fleet.settled("n1")
+    assert kept.records()["n1"].drain_settled
+    other = open_database(url)
+    with other.begin() as connection:
+        connection.execute(text("UPDATE node SET drain_settled = false"))
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    other.dispose()
+    with pytest.raises(StoreError):
+        fleet.nodes()
+    assert not kept.records()["n1"].drain_settled
 
 
 def test_numbers_have_64_bits(engine: Engine) -> None:

@@ -71,6 +71,7 @@ from understudy_wire.facts import (
     RankStarted,
     ShardFile,
 )
+from understudy_wire.places import Place
 
 JOB = b.job()
 OWNER = JOB.slurm.user_id
@@ -207,6 +208,13 @@ class TestCheckpoints:
         record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(4)))
         (checkpoint,) = CheckpointStore(engine).complete_checkpoints(JOB.key)
         assert (checkpoint.step, checkpoint.path, checkpoint.world_size) == (20, "/c/20", 4)
+
+    def test_what_was_saved_is_known_without_the_rest_of_the_checkpoints(self, engine: Engine, job_row: int) -> None:
+        record(engine, job_row, *started_gang(), *(shard(rank) for rank in range(4)), shard(0, step=24))
+        record(engine, job_row, started(0, world_size=1, at=b.NOW + 1), shard(0, step=9, world_size=1))
+        store = CheckpointStore(engine)
+        (one,) = store.complete_checkpoints(JOB.key)
+        assert store.saves(JOB.key) == [(one.attempt, 20, one.completed_at)]
 
     def test_one_rank_that_repeats_itself_is_still_one(self, engine: Engine, job_row: int) -> None:
         record(engine, job_row, *started_gang(), shard(0), shard(0), shard(0), shard(0))
@@ -715,7 +723,7 @@ def test_the_progress_of_many_attempts_is_written_at_once(engine: Engine) -> Non
     )
     fleet.note_progress({})
     assert [queries.last_step(row, 0) for row in rows] == [(41, 0), (7, 3)]
-    assert fleet.counts_from(rows) == {rows[0]: 0, rows[1]: 3}
+    assert fleet.places(rows) == {rows[0]: (first, Place(41)), rows[1]: (first, Place(7, 3))}
     earlier = LaunchStore(engine).earlier_allocations(rows[1], 1, ())
     assert (earlier.spent.best_step, earlier.count_from) == (4, 3), "as the program numbers it"
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import pwd
 import secrets
+import shlex
 import shutil
 import signal
 import stat
@@ -348,6 +349,19 @@ class SlurmCluster:
             group=entry.pw_gid if entry else None,
             extra_groups=[] if entry else None,
         )
+
+    def write_shell(self, path: Path, user: str, environment: Mapping[str, str]) -> None:
+        """Writes a program that runs its arguments on the login node as `user`; without any, a shell."""
+        home, entry = self.user_directory(user), pwd.getpwnam(user)
+        there = [*self._within((), user, home)]
+        there = there or ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups", "--"]
+        variables = {**self._inner_environment, "HOME": str(home), "USER": user, **environment}
+        named = [f"{name}={value}" for name, value in variables.items()]
+        path.write_text(
+            f"#!/bin/sh\n[ $# -gt 0 ] || set -- bash\ncd {shlex.quote(str(home))} || exit\n"
+            f'exec env -i TERM="$TERM" {shlex.join([*named, *there])} "$@"\n'
+        )
+        path.chmod(0o700)
 
     def sbatch(
         self,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from sqlalchemy import make_url
@@ -42,17 +43,15 @@ class Postgres:
         """
         self._folder = Path(tempfile.mkdtemp(prefix="understudy-pg-"))
         self._data = self._folder / "data"
-        owner = pwd.getpwnam(USER)
-        if os.getuid() == 0:
-            os.chown(self._folder, owner.pw_uid, owner.pw_gid)
+        self._own(self._folder)
         self._run("initdb", "-D", self._data, "-U", USER, "--auth", "trust", "--no-sync", "-E", "UTF8", "--no-locale")
         address = machine.address if machine else ""
         settings = f"-k {self._folder} -c listen_addresses={address} -c fsync=off -c shared_buffers=16MB"
         settings = f"{settings} -c max_connections=50"
         self._place = f"host={self._folder}"
+        self._settings = settings
         if machine is None:
-            log = self._folder / "log"
-            self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", START_SECONDS_MAX, "-o", settings, "start")
+            self.start()
         else:
             self._place = f"host={machine.address}&port={machine.port}"
             with (self._data / "pg_hba.conf").open("a") as rules:
@@ -61,11 +60,7 @@ class Postgres:
             machine.start(command)
             self._wait_until_it_listens()
         self._made = 0
-        port = machine.port if machine else None
-        # The socket is used, which no pulled cable cuts.
-        self._connection = psycopg.connect(
-            host=str(self._folder), port=port, user=USER, dbname="postgres", autocommit=True
-        )
+        self._connection = self._connect(self._folder, machine.port if machine else None)
         self._connection.execute("CREATE DATABASE migrated")
         open_database(self._url("migrated")).dispose()
 
@@ -86,14 +81,52 @@ class Postgres:
         query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname <> ''"
         self._connection.execute(query)
 
+    @property
+    def socket(self) -> str:
+        return f"{self._folder}/.s.PGSQL.5432"
+
+    def begin_replica(self) -> None:
+        """A second server, which has all that this one has confirmed to its clients."""
+        replica = self._folder / "replica"
+        self._run("pg_basebackup", "-h", self._folder, "-U", USER, "-D", replica, "-R", "-X", "stream", "-c", "fast")
+        (self._folder / "of_replica").mkdir()
+        self._own(self._folder / "of_replica")
+        self._start(replica, self._settings.replace(f"-k {self._folder}", f"-k {self._folder}/of_replica"))
+        self._connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self._connection.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """The replica goes on in its place."""
+        with self._connect(self._folder / "of_replica") as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+            connection.execute("SELECT pg_promote(), pg_reload_conf()")
+        self._data = self._folder / "replica"
+        Path(self.socket).unlink(missing_ok=True)
+        Path(self.socket).symlink_to("of_replica/.s.PGSQL.5432")
+
+    def start(self) -> None:
+        self._start(self._data, self._settings)
+
+    def _start(self, data: Path, settings: str) -> None:
+        log = self._folder / "log"
+        self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", START_SECONDS_MAX, "-o", settings, "start")
+
+    @staticmethod
+    def _connect(folder: Path, port: int | None = None) -> psycopg.Connection[Any]:
+        """Uses the socket, which no pulled cable cuts."""
+        return psycopg.connect(host=str(folder), port=port, user=USER, dbname="postgres", autocommit=True)
+
     def stop(self) -> None:
         """Stops as in a crash. Starts no process: fixtures end while the last test still counts as running."""
+        self.crash()
+        shutil.rmtree(self._folder)
+
+    def crash(self) -> None:
         self._connection.close()
         pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
         os.kill(pid, signal.SIGQUIT)
         while Path(f"/proc/{pid}").exists():
             time.sleep(0.01)
-        shutil.rmtree(self._folder)
 
     def _url(self, name: str) -> str:
         return f"postgresql+psycopg://{USER}@/{name}?{self._place}"
@@ -109,6 +142,12 @@ class Postgres:
     def _run(self, program: str, *arguments: object) -> None:
         command = self._command(program, *arguments)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+    @staticmethod
+    def _own(folder: Path) -> None:
+        owner = pwd.getpwnam(USER)
+        if os.getuid() == 0:
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
 
     def _command(self, program: str, *arguments: object) -> list[str]:
         command = [str(self._program(program)), *map(str, arguments)]

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy_wire.process_stat import read_stat
+
 MARK = "UNDERSTUDY_TESTBED"
 """Environment variable that every process of a testbed carries: the testbed's directory."""
 
@@ -47,19 +49,10 @@ def become_subreaper() -> None:
 def read_process(pid: int) -> Process | None:
     """The process as it is now; None where there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = read_stat(Path(f"/proc/{pid}/stat"))
     except OSError:
         return None
-    # The name stands in parentheses and may contain some itself: the last one closes it (proc(5)).
-    before, _, after = text.rpartition(")")
-    fields = after.split()
-    return Process(
-        pid=pid,
-        parent=int(fields[1]),
-        name=before.partition("(")[2],
-        state=fields[0],
-        started_ticks=int(fields[19]),
-    )
+    return Process(pid, stat.parent, stat.command, stat.state, stat.started_ticks)
 
 
 def is_running(process: Process) -> bool:

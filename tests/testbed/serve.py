@@ -47,4 +47,4 @@ def load(file: Path) -> Config:
 
 
 if __name__ == "__main__":
-    serve(*config_in_arguments())
+    serve(*config_in_arguments(), load=load)

@@ -357,12 +357,16 @@ class Site:
 
     def submit(self, script: Path, *arguments: str, user: str = RESEARCHER, options: Sequence[str] = ()) -> int:
         """sbatch with the environment that ranks on a testbed need. Returns the job id."""
-        environment = {
-            "TESTBED": str(self.directory),
-            "PYTHONPATH": str(self.code),
-            "UNDERSTUDY_SOCKET": self.rank_socket,
-        }
-        return self.cluster.sbatch(*options, str(script), *arguments, user=user, environment=environment)
+        return self.cluster.sbatch(*options, str(script), *arguments, user=user, environment=self._job_environment)
+
+    def write_shell(self, path: Path) -> None:
+        """Writes a program that runs commands of the researcher, whose `python` has PyTorch and `understudy`."""
+        programs = f"{self.job_python().parent}:{self.cluster.environment['PATH']}"
+        self.cluster.write_shell(path, RESEARCHER, {**self._job_environment, "PATH": programs})
+
+    @property
+    def _job_environment(self) -> dict[str, str]:
+        return {"TESTBED": str(self.directory), "PYTHONPATH": str(self.code), "UNDERSTUDY_SOCKET": self.rank_socket}
 
     @property
     def code(self) -> Path:

@@ -107,6 +107,7 @@ def test_a_killed_node_loses_all_its_processes_at_once_and_the_others_none(clust
     cluster.wait_until(lambda: cluster.node_pids("n2"), 60, "n2 has a slurmd again")
 
 
+@pytest.mark.long
 def test_where_namespaces_are_forbidden_a_node_still_dies_with_all_that_runs_on_it(
     cluster_of_one_host: SlurmCluster,
 ) -> None:
@@ -276,6 +277,7 @@ def finish(program: subprocess.Popen[str]) -> None:
     program.stdout.close()
 
 
+@pytest.mark.long
 def test_a_cluster_whose_starter_is_killed_ends_itself(directory: Path) -> None:
     program, interface = start_elsewhere(directory)
     finish(program)
@@ -286,6 +288,7 @@ def test_a_cluster_whose_starter_is_killed_ends_itself(directory: Path) -> None:
     assert_no_network_left(interface)
 
 
+@pytest.mark.long
 def test_what_outlived_even_its_supervisor_is_swept_and_nothing_else(directory: Path) -> None:
     bystander = subprocess.Popen(["sleep", "1000"], env={"UNDERSTUDY_TESTBED": f"{directory}2"})
     program, interface = start_elsewhere(directory)
@@ -306,6 +309,7 @@ def test_what_outlived_even_its_supervisor_is_swept_and_nothing_else(directory: 
     bystander.wait(5)
 
 
+@pytest.mark.long
 def test_two_clusters_know_nothing_of_each_other(cluster: SlurmCluster) -> None:
     with tempfile.TemporaryDirectory(prefix="understudy-") as name:
         Path(name).chmod(0o755)
@@ -316,6 +320,7 @@ def test_two_clusters_know_nothing_of_each_other(cluster: SlurmCluster) -> None:
         assert len(cluster.node_pids("n1")) == 1
 
 
+@pytest.mark.long
 def test_waiting_in_vain_says_for_what_and_shows_the_logs(cluster: SlurmCluster) -> None:
     with pytest.raises(ClusterError, match=r"(?s)not within 0.3 s: pigs fly.*slurmctld.log.*slurmd.n3.log"):
         cluster.wait_until(lambda: False, 0.1, "pigs fly")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -28,6 +28,7 @@ WITH_SITE = {
 }
 """Each runs both. A health check of the site may drain the node, so it runs first, and its exit code is kept."""
 
+CLUSTER = "ClusterName"
 INTERVAL, FLAGS = "HealthCheckInterval", "PrologFlags"
 ALONE = {INTERVAL: "60", FLAGS: "Alloc"}
 """Stands for a site without such a line."""
@@ -43,10 +44,11 @@ ADDED = " # understudy"
 INCLUDES_MAX = 100
 
 _KEY_VALUE = re.compile(r'\s*([\w.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)', re.ASCII)
-_INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE)
+_INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE | re.ASCII)
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)#.*", re.DOTALL)
-_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\s*$")
-_NAMES = {name.casefold(): name for name in (*PARAMETERS, *ALONE)}
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\s*$", re.ASCII)
+_BLANKS = re.compile(r"\s*", re.ASCII)
+_NAMES = {name.casefold(): name for name in (*PARAMETERS, *ALONE, CLUSTER)}
 _PROGRAM = re.compile(r"/[A-Za-z0-9_.+@%/*?\[\]-]*")
 
 
@@ -101,21 +103,47 @@ def read(slurm_conf: Path, all_run: bool | None) -> SlurmConf:
     return SlurmConf(slurm_conf, texts, tuple(lines), all_run)
 
 
-def _read(file: Path, folder: Path, texts: dict[Path, list[str]], lines: list[Line]) -> None:
-    if file in texts or len(texts) >= INCLUDES_MAX:
+def _read(file: Path, folder: Path, texts: dict[Path, list[str]], lines: list[Line], included_by: str = "") -> None:
+    if len(texts) >= INCLUDES_MAX or file.resolve() in {one.resolve() for one in texts}:
         raise SlurmConfError(f"{file} is included twice, or there are over {INCLUDES_MAX} files; merge by hand")
     try:
         text = file.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
-        raise SlurmConfError(f"{file} cannot be read: {error.strerror}; name slurm.conf with --slurm-conf") from error
+        remedy = f"correct {included_by}" if included_by else "name slurm.conf with --slurm-conf"
+        raise SlurmConfError(f"{file} cannot be read: {error.strerror}; {remedy}") from error
+    if "\0" in text:
+        raise SlurmConfError(f"{file} has a NUL character, at which Slurm stops reading the line; remove it")
     texts[file] = _physical_lines(text)
     for first, count, logical, set_aside in _logical_lines(texts[file]):
-        included, found = _INCLUDE.match(logical), _KEY_VALUE.match(logical)
-        if included and not set_aside:
-            _read(folder / included[1], folder, texts, lines)
-        elif found and found[1].casefold() in _NAMES:
+        where = f"{file}:{first + 1}"
+        included = _INCLUDE.match(logical)
+        found = None if included else _KEY_VALUE.match(logical)
+        if set_aside and not found:
+            continue
+        if included:
+            _only_blanks(logical[included.end() :], where)
+            _read(folder / _named(included[1], lines, where), folder, texts, lines, where)
+        elif found is None:
+            _only_blanks(logical, where)
+        elif found[1].casefold() in _NAMES:
+            _only_blanks(logical[found.end() :], where)
             value = found[3] if found[2] is None else found[2]
             lines.append(Line(file, first, count, _NAMES[found[1].casefold()], value, set_aside))
+
+
+def _only_blanks(rest: str, where: str) -> None:
+    if not _BLANKS.fullmatch(rest):
+        raise SlurmConfError(f"{where}: Slurm refuses slurm.conf because of {rest.strip()!r}; correct this line")
+
+
+def _named(file: str, lines: Sequence[Line], where: str) -> str:
+    """%c is the cluster's name, which has to stand above. Slurm reads no patterns."""
+    if "*" in file:
+        raise SlurmConfError(f"{where}: Slurm does not include files by a pattern; name each file")
+    names = [line.value.lower() for line in lines if line.key == CLUSTER and not line.set_aside]
+    if "%c" in file and not names:
+        raise SlurmConfError(f"{where}: %c is not known here; write {CLUSTER} above this line")
+    return file.replace("%c", names[-1]) if names else file
 
 
 def _physical_lines(text: str) -> list[str]:
@@ -124,13 +152,16 @@ def _physical_lines(text: str) -> list[str]:
 
 def _logical_lines(texts: list[str]) -> Iterator[tuple[int, int, str, bool]]:
     """First physical line, number of lines, text, and whether a merge has set it aside."""
-    first, logical = 0, ""
+    first, logical, set_aside = 0, "", False
     for index, physical in enumerate(texts):
-        text = _COMMENT.sub(r"\1", physical.removeprefix(SET_ASIDE))
+        if index == first:
+            logical, set_aside = "", physical.startswith(SET_ASIDE)
+        text = _COMMENT.sub(r"\1", physical.removeprefix(SET_ASIDE) if set_aside else physical)
         logical += _CONTINUED.sub(r"\1", text)
-        if not _CONTINUED.search(text) or index == len(texts) - 1:
-            yield first, index - first + 1, re.sub(r"\\(.)", r"\1", logical), texts[first].startswith(SET_ASIDE)
-            first, logical = index + 1, ""
+        is_last = index == len(texts) - 1 or (set_aside and not texts[index + 1].startswith(SET_ASIDE))
+        if is_last or not _CONTINUED.search(text):
+            yield first, index - first + 1, re.sub(r"\\(.)", r"\1", logical), set_aside
+            first = index + 1
 
 
 def with_site(key: str, directory: Path) -> Path:
@@ -193,6 +224,8 @@ def _wanted(key: str, site: list[Line], directory: Path) -> str:
             return str(directory / PARAMETERS[key])
         return site[-1].value if calls(site[-1].value, directory) else str(with_site(key, directory))
     if key == FLAGS and site and not _has_alloc(site[-1].value):
+        if re.search(r"[\s\"#\\]", site[-1].value):
+            raise SlurmConfError(f"{site[-1]}: blanks, quotes, # or \\ between flags; write them with commas alone")
         return f"{site[-1].value},{ALONE[FLAGS]}"
     return site[-1].value if site else ALONE[key]
 
@@ -225,11 +258,32 @@ def merged(conf: SlurmConf, directory: Path) -> dict[Path, list[str]]:
                 last = site[-1].first + site[-1].count - 1
                 texts[site[-1].file][last] = _ended(texts[site[-1].file][last]) + new
     if end:
-        main = texts[conf.main]
-        if main:
-            main[-1] = _ended(main[-1])
-        main += end
-    return {file: _physical_lines("".join(lines)) for file, lines in texts.items() if lines != conf.texts[file]}
+        texts[conf.main] = [*_closed(texts[conf.main]), *end]
+    changed = {file: _physical_lines("".join(lines)) for file, lines in texts.items() if lines != conf.texts[file]}
+    _check_others(conf, changed)
+    return changed
+
+
+def _closed(lines: list[str]) -> list[str]:
+    """The next line is not joined to the last of these."""
+    if not lines:
+        return []
+    is_continued = _CONTINUED.search(_COMMENT.sub(r"\1", lines[-1]))
+    return [*lines[:-1], _ended(lines[-1]), *(["\n"] if is_continued else [])]
+
+
+def _check_others(conf: SlurmConf, changed: Mapping[Path, list[str]]) -> None:
+    for file, lines in changed.items():
+        if _of_others(lines) != _of_others(conf.texts[file]):
+            raise SlurmConfError(f"{file}: Slurm would read other lines differently after the merge; merge by hand")
+
+
+def _of_others(lines: list[str]) -> list[str]:
+    """What Slurm reads in the lines that are not about hooks."""
+    read_as = [logical for _, _, logical, set_aside in _logical_lines(lines) if not set_aside]
+    found = ((logical, _KEY_VALUE.match(logical)) for logical in read_as if not _BLANKS.fullmatch(logical))
+    hooks = {name.casefold() for name in (*PARAMETERS, *ALONE)}
+    return [logical.rstrip() for logical, one in found if one is None or one[1].casefold() not in hooks]
 
 
 def _kept(key: str, active: list[Line], site: list[Line], directory: Path) -> Line | None:

@@ -1,10 +1,13 @@
-"""Processes that have a GPU open and neither end nor continue: they keep its memory.
+"""Processes that have a GPU open and neither end nor continue, or that their job has left behind: they keep its memory.
 
 - A thread that waits in the kernel for two minutes without a context switch (state D): the kernel's own measure of a
   hung task (`check_hung_task` of kernel/hung_task.c).
 - A thread that SIGKILL does not end: the signal is pending, or the thread is ending (PF_EXITING). While a core is
   written the other threads of its process wait for that, ending, and are not stuck.
 - A zombie whose other threads live.
+- A user's process in the cgroup of a job of Slurm of which no slurmstepd runs here: each step has one until the last of
+  its processes has ended. Where the job of one slurmstepd is not known, no process counts as left behind. Nor does any
+  outside of such cgroups: services, interactive users, containers of Docker.
 
 A process that ends closes its files before it waits for the driver, so what it has open is read early, and again at
 ever longer intervals while it has no GPU. Files that can wait for a lock of a process that hangs (its command line,
@@ -21,9 +24,10 @@ from typing import NamedTuple
 
 from understudy_wire.hardware import STUCK_PROCESSES_MAX, Stuck, StuckProcess
 from understudy_wire.pci import normal_bus_id
+from understudy_wire.process_stat import ProcessStat, read_stat
 from understudy_wire.values import printable
 
-LIMIT_SECONDS = {Stuck.KILLED: 30.0, Stuck.WAITING: 120.0, Stuck.ZOMBIE: 120.0}
+LIMIT_SECONDS = {Stuck.KILLED: 30.0, Stuck.WAITING: 120.0, Stuck.ZOMBIE: 120.0, Stuck.LEFT: 120.0}
 """Freeing the memory of a large process takes seconds; 120 s is the kernel's default for a hung task."""
 
 THREADS_MAX = 20_000
@@ -37,17 +41,13 @@ _MINOR = re.compile(r"^Device Minor:\s+(\d+)", re.MULTILINE)
 _PENDING = re.compile(r"^S(?:ig|hd)Pnd:\s+([0-9a-f]+)", re.MULTILINE)
 _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
 _USER = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
-_JOB = re.compile(r"/job_(\d{1,9})(?:/|$)", re.MULTILINE)
-"""Cgroup of a job: src/plugins/cgroup of Slurm 22.05 to 26.05, v1 and v2."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    command: str
-    state: str
-    flags: int
-    threads: int  # of its process
-    started: int
+_FOLDER = re.compile(r"slurm[^/\n]*/(?:uid_\d+/)?(job_\d{1,9}|s[0-9A-Z]{8,20}|system)(?:/|$)", re.MULTILINE)
+"""Cgroup of a job and of the slurmstepds of its steps: src/plugins/cgroup of Slurm 22.05 to 26.05. v1:
+slurm/uid_1000/job_7; v2: slurmstepd.scope/job_7, or the job's SLUID (26.05). `slurmstepd infinity`, which keeps the
+scope, is in `system`.
+"""
+_USERS_FROM = 1000
+"""Lower user ids are of root and services (SYS_UID_MAX of login.defs)."""
 
 
 class Sign(NamedTuple):
@@ -77,40 +77,50 @@ class Processes:
 
     def read(self, now: float) -> list[StuckProcess]:
         """The longest first. `now` is of a monotonic clock."""
-        left, there, found = THREADS_MAX, {}, []
+        left, there = THREADS_MAX, {}
+        rows: list[tuple[str, str, Known, list[Sign]]] = []
+        served: set[str] = set()
         for name in filter(str.isdigit, self._names(".")):
-            first = self._thread(f"{name}/stat")
+            first = self._stat(name)
             if first is None or first.flags & _KERNEL:
                 continue
+            if first.command == "slurmstepd":
+                served.add(self._folder(name))
             known = self._known.get(int(name))
-            there[int(name)] = known = known if known and known.started == first.started else Known(first.started)
+            there[int(name)] = known = (
+                known if known and known.started == first.started_ticks else Known(first.started_ticks)
+            )
             known.readings += 1
             threads = self._threads(name, first, left)
             left -= len(threads)
             signs = [sign for number, one in threads.items() if (sign := self._sign(name, number, one, first.threads))]
-            known.since = {sign: known.since.get(sign, now) for sign in signs}
             is_due = known.readings > 1 and known.readings & (known.readings - 1) == 0  # 2, 4, 8, …
             if not known.devices and (signs or is_due):
                 known.devices = self._devices(name, threads)
-            if known.devices and (stuck := self._stuck(name, first.command, known, now)):
+            rows.append((name, first.command, known, signs))
+        self._known, found = there, []
+        for name, command, known, signs in rows:
+            if known.devices and "" not in served and self._is_left(name, served):
+                signs.append(Sign(int(name), Stuck.LEFT))
+            known.since = {sign: known.since.get(sign, now) for sign in signs}
+            if known.devices and (stuck := self._stuck(name, command, known, now)):
                 found.append(stuck)
-        self._known = there
         return sorted(found, key=lambda one: -one.seconds)[:STUCK_PROCESSES_MAX]
 
-    def _threads(self, process: str, first: Thread, left: int) -> dict[int, Thread]:
+    def _threads(self, process: str, first: ProcessStat, left: int) -> dict[int, ProcessStat]:
         if not 1 < first.threads <= left:
             return {int(process): first}
-        found = {int(name): self._thread(f"{process}/task/{name}/stat") for name in self._names(f"{process}/task")}
+        folder = f"{process}/task"
+        found = {int(name): self._stat(f"{folder}/{name}") for name in self._names(folder)}
         return {number: one for number, one in found.items() if one is not None}
 
-    def _thread(self, path: str) -> Thread | None:
-        head, _, tail = self._text(path).rpartition(")")
-        fields = tail.split()
-        if len(fields) < 20:
+    def _stat(self, path: str) -> ProcessStat | None:
+        try:
+            return read_stat(self._proc / path / "stat")
+        except OSError:
             return None
-        return Thread(head.partition("(")[2], fields[0], int(fields[6]), int(fields[17]), int(fields[19]))
 
-    def _sign(self, process: str, number: int, thread: Thread, threads: int) -> Sign | None:
+    def _sign(self, process: str, number: int, thread: ProcessStat, threads: int) -> Sign | None:
         if thread.state == "Z":
             return Sign(number, Stuck.ZOMBIE) if threads > 1 and number == int(process) else None
         if thread.state not in "DR" and not thread.flags & _EXITING:
@@ -123,7 +133,19 @@ class Processes:
             return Sign(number, Stuck.KILLED)
         return Sign(number, Stuck.WAITING, sum(map(int, _SWITCHES.findall(status)))) if thread.state == "D" else None
 
-    def _devices(self, process: str, threads: dict[int, Thread]) -> frozenset[int]:
+    def _folder(self, process: str) -> str:
+        """What Slurm calls the cgroup of its job; empty: it is in none."""
+        found = _FOLDER.search(self._text(f"{process}/cgroup"))
+        return found[1] if found else ""
+
+    def _is_left(self, process: str, served: set[str]) -> bool:
+        folder = self._folder(process)
+        if folder in ("", "system", *served):
+            return False
+        user = _USER.search(self._text(f"{process}/status"))
+        return user is not None and int(user[1]) >= _USERS_FROM
+
+    def _devices(self, process: str, threads: dict[int, ProcessStat]) -> frozenset[int]:
         """Minor numbers of GPUs; its first thread has none left if it has ended before others."""
         for number in (int(process), *threads):
             folder = f"{process}/task/{number}/fd"
@@ -138,9 +160,8 @@ class Processes:
         late = [(sign.why, now - at, sign) for sign, at in known.since.items() if now - at >= LIMIT_SECONDS[sign.why]]
         if not late:
             return None
-        why, seconds, sign = max(late, key=lambda one: (one[0] is Stuck.KILLED, one[1]))
-        job = _JOB.search(self._text(f"{process}/cgroup"))
-        user = _USER.search(self._text(f"{process}/status"))
+        why, seconds, sign = max(late, key=lambda one: (one[0] is Stuck.KILLED, one[0] is Stuck.LEFT, one[1]))
+        folder, user = self._folder(process), _USER.search(self._text(f"{process}/status"))
         where = self._text(f"{process}/task/{sign.thread}/wchan").strip()
         return StuckProcess(
             pid=int(process),
@@ -150,7 +171,7 @@ class Processes:
             seconds=round(seconds),
             where="" if where == "0" else printable(where, 64),
             gpus=self._bus_ids(known.devices),
-            job_id=int(job[1]) if job else None,
+            job_id=int(folder[4:]) if folder.startswith("job_") else None,
         )
 
     def _bus_ids(self, devices: frozenset[int]) -> list[str]:

@@ -23,6 +23,10 @@ class TooManyNames(Exception):
     """Too many host names wait already: the resolver is slow, or does not answer."""
 
 
+class NotReadYet(Exception):
+    """Slurm has not been read since the start of the control plane."""
+
+
 class NodeAddresses:
     def __init__(
         self,
@@ -32,8 +36,8 @@ class NodeAddresses:
         resolve: Resolve | None = None,
         nodes: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`of_slurm(node)` is its NodeAddr; None: Slurm does not know the node. `further()` has more of each node.
-        `resolve` may block. `nodes()` are all that Slurm knows.
+        """`of_slurm(node)` is its NodeAddr; None: Slurm does not know the node. It raises NotReadYet. `further()` has
+        more of each node. `resolve` may block. `nodes()` are all that Slurm knows.
         """
         self._of_slurm = of_slurm
         self._further = further
@@ -45,7 +49,7 @@ class NodeAddresses:
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
 
     async def of(self, node: str) -> frozenset[str] | None:
-        """None: Slurm does not know the node. Raises TooManyNames."""
+        """None: Slurm does not know the node. Raises NotReadYet, TooManyNames."""
         own = self._of_slurm(node)
         if own is None:
             return None

@@ -60,13 +60,14 @@ class Admission:
 
     async def admit(self, request: Request, permission: Permission) -> Identity:
         """Raises Denied."""
-        if permission is Permission.REPORT and self._refuses_nodes():
-            error = "the database does not confirm that this control plane leads"
-            raise Denied(503, error, "ask the other control plane; where there is none, look at PostgreSQL")
+        is_cut_off = permission is Permission.REPORT and self._refuses_nodes()
         identity = await self._identity(request, permission)
         if not identity.may(permission):
             refusal = f"the token of {identity.label} has role {identity.role.value}, which may not {permission.value}"
             raise Denied(403, refusal, _remedy(permission))
+        if is_cut_off:  # no stranger learns it
+            error = "the database does not confirm that this control plane leads"
+            raise Denied(503, error, "ask the other control plane; where there is none, look at PostgreSQL")
         return identity
 
     async def admit_reader(self, request: Request) -> None:
@@ -109,7 +110,7 @@ class Admission:
             return None
         problem = changes_by_other_site(request, named=True)
         if problem is not None:
-            raise Denied(403, problem, "programs send a token; docs/security.md describes sessions of browsers")
+            raise Denied(403, problem, "programs send a token; of browsers: `understudy help security`")
         return Identity(session.role, session.label, "", address_of(request), session.session_of)
 
     async def _find(self, secret: str) -> Token | None:
@@ -128,7 +129,7 @@ class Admission:
         try:
             return await self._proxy.identity(request, address_of(request)) if self._proxy else None
         except NotBelieved as error:
-            raise Denied(403, str(error), "docs/security.md describes what a proxy has to send") from error
+            raise Denied(403, str(error), "`understudy help security` describes what a proxy has to send") from error
 
     def sender(self, request: HTTPConnection) -> Sender:
         """A token that is shown for the first time does not count yet: its address does. So do tokens that are none."""
@@ -193,4 +194,7 @@ def _remedy(permission: Permission) -> str:
             "write the node's own token to token_file of its agent: `understudy token create --role node --node NODE`"
         )
     roles = " or ".join(role.value for role in roles_with(permission) if role in STORED)
-    return f"send Authorization: Bearer with a token of role {roles}; `understudy token create` makes one"
+    return (
+        f"send a token of role {roles}, with --token-file FILE or as `Authorization: Bearer TOKEN`; `understudy token "
+        "create` makes one"
+    )

@@ -18,6 +18,7 @@ class Challenges:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._used: dict[str, int] = {}
+        """Challenge → when it ends, in the order of their use: the first of them goes within `SECONDS`."""
 
     def make(self, address: str) -> str:
         ends_at = int(self._clock.monotonic()) + SECONDS
@@ -33,7 +34,8 @@ class Challenges:
     def use(self, challenge: str) -> bool:
         """False where it was used before. `challenge` is one that was valid."""
         now = self._clock.monotonic()
-        self._used = {one: ends_at for one, ends_at in self._used.items() if now < ends_at}
+        while self._used and now >= next(iter(self._used.values())):
+            del self._used[next(iter(self._used))]
         if challenge in self._used:
             return False
         self._used[challenge] = self._end_of(challenge)

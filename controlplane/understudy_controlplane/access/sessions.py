@@ -61,6 +61,11 @@ def secret_in_cookie(connection: HTTPConnection) -> str | None:
     return connection.cookies.get(_name_of(connection)) if "cookie" in connection.headers else None
 
 
+def is_by_session(connection: HTTPConnection) -> bool:
+    """True if the request was admitted by its cookie: a token counts before it."""
+    return secret_in_cookie(connection) is not None and "authorization" not in connection.headers
+
+
 def set_cookie(response: Response, connection: HTTPConnection, secret: str, seconds: float) -> None:
     response.set_cookie(
         _name_of(connection), secret, int(seconds), path="/", secure=True, httponly=True, samesite="strict"

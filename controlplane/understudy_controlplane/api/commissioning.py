@@ -17,10 +17,10 @@ from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.api.records import StageRecord
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.figures.commissioning import Acceptance, acceptance, bins, progress
-from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.hostlist import HostListError, expand
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.stages import KeptResult
 from understudy_wire.hardware import Part

@@ -96,13 +96,13 @@ async def _drill(deps: RequestDependencies, identity: Identity, body: DrillBody)
     decisions = await asyncio.to_thread(what_follows, snapshot, deps.current.config, body.node, event)
     number = None
     if body.really:
-        objection = _objection(snapshot.mode, node)
+        objection = _objection(snapshot.mode_of([body.node]), node)
         if objection:
             return refuse(409, f"the drill is not injected: {objection}", "leave `really` out to see what would follow")
         number = await asyncio.to_thread(_inject, deps, identity, body, event)
         deps.wake_loop()
-    until = None if number is None else now + body.for_seconds
-    return answer(Drill(number, body.node, event.text, snapshot.mode, [_shown(one) for one in decisions], until))
+    until, mode = None if number is None else now + body.for_seconds, snapshot.mode_of([body.node])
+    return answer(Drill(number, body.node, event.text, mode, [_shown(one) for one in decisions], until))
 
 
 def _objection(mode: Mode, node: NodeView) -> str:

@@ -29,8 +29,10 @@ from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.job import Condition, JobKey, KnownJob, RestoreAnswer
 from understudy_controlplane.fleet.operator import job_subject
+from understudy_controlplane.fleet.plain_text import one_line
 from understudy_controlplane.fleet.run_attempts import changes
 from understudy_controlplane.fleet.saving import FailureClass
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.saves import fleet_rate, in_memory, measured
 from understudy_controlplane.store.checkpoints import CheckpointStore
@@ -311,7 +313,18 @@ def explain_job(deps: ReadDependencies, job_id: int, reader: Identity) -> Explan
     if reader.user_id is not None:
         return Explanation(is_now, record, [], recoveries, requests, [])
     decisions = _decisions_of_job(deps, job_id, recoveries, found.node if found is not None else None)
-    return Explanation(is_now, record, _incidents(deps, str(key)), recoveries, requests, decisions)
+    incidents = [record for subject in (str(key), *_nodes_at_fault(deps, key)) for record in _incidents(deps, subject)]
+    return Explanation(is_now, record, incidents[:NEWEST], recoveries, requests, decisions)
+
+
+def _nodes_at_fault(deps: ReadDependencies, key: JobKey) -> list[str]:
+    """Nodes of the job with an open incident."""
+    snapshot = deps.pulse.snapshot
+    job = snapshot.jobs.get(key) if snapshot is not None else None
+    if snapshot is None or job is None:
+        return []
+    known = {one.subject.name for one in snapshot.incidents.values() if one.subject.kind is SubjectKind.NODE}
+    return sorted(known.intersection(job.slurm.nodes))[:NEWEST]
 
 
 def _in_slurm(deps: ReadDependencies, key: JobKey) -> str:
@@ -320,8 +333,10 @@ def _in_slurm(deps: ReadDependencies, key: JobKey) -> str:
     if job is None:
         return ""
     task = f"; it is task {job.slurm.array_task} of a job array" if job.slurm.array_task else ""
+    waits = job.slurm.pending and job.slurm.reason not in ("", "None")
+    pends = f"; Slurm gives the reason {one_line(job.slurm.reason)}" if waits else ""
     alone = f"; it {job.slurm.not_alone}: its gang is left to a person" if job.slurm.not_alone else ""
-    return task + alone
+    return task + pends + alone
 
 
 def _incidents(deps: ReadDependencies, subject: str) -> list[Record]:

@@ -10,6 +10,7 @@ from fastapi import Response
 from understudy_controlplane.api.operator_requests import Asked, Checked, not_ready, will
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide import request_preview
+from understudy_controlplane.decide.mode_preview import done_at_once
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import FLEET, Request, Verb, cancel_subject, decision_subject
@@ -34,6 +35,8 @@ WHY = {
 }
 """What comes of the requests that take effect at once, in every mode."""
 
+SHOWN_MAX = 50
+
 BELOW = {Mode.OBSERVE: Verb.MODE_OBSERVE, Mode.APPROVE: Verb.MODE_APPROVE}
 
 
@@ -57,16 +60,26 @@ def reset_breaker(asked: Asked) -> Checked:
 
 
 def set_mode(asked: Asked) -> Checked | Response:
-    wanted, configured = asked.body.mode, asked.deps.current.config.mode
+    wanted, configured = asked.body.mode, asked.deps.current.config.highest_mode
+    preview = _at_once(asked, wanted) if asked.body.dry_run and wanted is not Mode.OBSERVE else ""
     if wanted.at_most(configured) is not wanted:
-        detail = f"mode {wanted.value} is above the configured mode {configured.value}"
+        detail = f"mode {wanted.value} is above the configured mode {configured.value}{preview}"
         hint = f'set mode = "{wanted.value}" in the configuration file, and reload the control plane'
         return refuse(409, detail, hint)
     verb = Verb.MODE_CONFIGURED if wanted is configured else BELOW[wanted]
     if verb is Verb.MODE_CONFIGURED and asked.until is not None:
         return refuse(422, f"the configured mode is {configured.value}: it has no end", "leave for_seconds out")
     before: dict[str, Json] = {"mode": configured.at_most(asked.in_force().mode_limit.mode).value}
-    return replace(will(FLEET, WHY[verb]), verb=verb, before=before, after={"mode": wanted.value})
+    return replace(will(FLEET, f"{WHY[verb]}{preview}"), verb=verb, before=before, after={"mode": wanted.value})
+
+
+def _at_once(asked: Asked, wanted: Mode) -> str:
+    snapshot = asked.deps.pulse.snapshot
+    if snapshot is None:
+        return ""
+    found = done_at_once(snapshot, wanted, asked.deps.current.config)
+    more = [f"and {len(found) - SHOWN_MAX} more"] if len(found) > SHOWN_MAX else []
+    return "\nIn it, at once:" + "".join(f"\n  {one}" for one in [*found[:SHOWN_MAX], *more] or ["nothing"])
 
 
 def of_node(asked: Asked) -> Checked | Response:
@@ -81,7 +94,7 @@ def of_node(asked: Asked) -> Checked | Response:
     request = Request(0, node, verb, asked.body.reason, asked.identity.label, asked.now)
     prospect = request_preview.of_node(current, request, deps.current.config)
     if prospect is None:
-        hint = "docs/repair-cycle.md shows which request fits which state"
+        hint = "`understudy help repair-cycle` shows which request fits which state"
         if record.state is NodeState.FOREIGN_DRAIN:
             hint = "an administrator drained it in Slurm; resume it there: scontrol update State=RESUME"
         detail = f"{node} is {record.state.value}: {verb.value} would change nothing"

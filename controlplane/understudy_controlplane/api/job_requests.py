@@ -19,7 +19,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store import checkpoints
 
-HINT = "`monitor.checkpoints.due(step)` in the training loop: docs/checkpoints.md"
+HINT = "`monitor.checkpoints.due(step)` in the training loop: `understudy help checkpoints`"
 
 
 def _job(asked: Asked) -> KnownJob | None:

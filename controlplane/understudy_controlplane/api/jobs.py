@@ -80,7 +80,7 @@ def jobs_router(deps: ReadDependencies) -> APIRouter:
         """Jobs as Slurm showed them last, with their attempts and ETTR."""
         state = query.state and query.state.value
         job_id = None if query.task is None else _job_id_of(deps, query.task)
-        only = JobFilter(state, query.managed, query.user, job_id=job_id, user_id=reader.user_id)
+        only = JobFilter(state=state, managed=query.managed, user=query.user, job_id=job_id, user_id=reader.user_id)
         return await deps.readers.read(lambda: _page(deps, query, only))
 
     @router.get("/jobs/{job_id}")

@@ -21,7 +21,8 @@ from understudy_controlplane.api.operator_requests import (
     will,
 )
 from understudy_controlplane.api.pages import known_parameters
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Config
+from understudy_controlplane.decide.guards import object_to_mode
 from understudy_controlplane.decide.maintenance import outlook, spares_needed
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.fleet.audit import AuditEntry
@@ -139,9 +140,9 @@ def _planned(snapshot: Snapshot, body: MaintenanceBody, by: str, now: float) -> 
     if unknown:
         hint = "name nodes as Slurm does, or domains as `understudy topology show` does"
         return refuse(422, f"not known, or without nodes: {', '.join(unknown[:8])}", hint)
-    if snapshot.mode is Mode.OBSERVE and not body.dry_run:
-        return refuse(409, 'the control plane only observes (mode = "observe")', "`dry_run` shows the plan")
     nodes = sorted({name for target in body.targets for name in snapshot.nodes_of(target)}, key=natural)
+    if (by_mode := object_to_mode(snapshot, nodes)) and not body.dry_run:
+        return refuse(409, by_mode.words, "`dry_run` shows the plan")
     taken = {name: one.id for one in snapshot.operator.maintenances for name in one.unfinished}
     busy = [f"{name} (maintenance {taken[name]})" for name in nodes if name in taken]
     if busy:

@@ -9,12 +9,16 @@ import msgspec
 
 from understudy_controlplane.access.token_ends import ending_soon
 from understudy_controlplane.api.dependencies import ReadDependencies
+from understudy_controlplane.figures.advice import hooks_missing
+from understudy_controlplane.fleet.holder import Leading
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.store.database import StoreError
 
 TICK_AGE_MAX_SECONDS = 15.0
 TICKETS_READ = 100
+STANDBY_GONE_SECONDS = 300.0
+"""The alert waits as long: a standby may be restarted meanwhile."""
 LOG = "`journalctl -u understudy-controlplane`"
 
 
@@ -56,12 +60,18 @@ def all_needs(deps: ReadDependencies) -> list[NeedRecord]:
 def needs_of(pulse: Pulse, now: float) -> Iterator[NeedRecord]:
     """Needs from memory alone, for metrics."""
     yield from map(_own, shortcomings(pulse))
+    yield from map(_own, _without_standby(pulse.leading, now))
     if pulse.slurm.error:
         yield _own(Problem("Slurm cannot be read", pulse.slurm.error, pulse.slurm.at, "`understudy doctor`"))
     for text in pulse.config_problems:
         yield _own(Problem(text))
     for text in ending_soon(pulse.token_ends, now):
         yield _own(Problem(text))
+    if missing := hooks_missing(pulse.slurm.settings):
+        why = f"slurm.conf names some of the hooks, and not {', '.join(missing)}"
+        command = "`understudy install-hooks --check` on slurmctld's host shows what is missing, then with "
+        command += "`--edit-slurm-conf`"
+        yield NeedRecord(NeedKind.HOOKS_MISSING, "slurm.conf", None, why, command, urgent=False)
     for text in pulse.notify_problems:
         yield NeedRecord(NeedKind.NOTIFICATIONS, "notifications", None, text, "", urgent=False)
     for one in sorted(pulse.needs, key=lambda one: not one.is_urgent(now)):
@@ -89,6 +99,13 @@ def shortcomings(pulse: Pulse) -> list[Problem]:
     return found
 
 
+def _without_standby(leading: Leading | None, now: float) -> Iterator[Problem]:
+    since = leading.gone_since if leading is not None else None
+    if leading is not None and since is not None and now - since >= STANDBY_GONE_SECONDS:
+        what = f"no control plane stands by any more; seen before: {', '.join(sorted(leading.seen_at))}"
+        yield Problem(what, "", since, "`systemctl status understudy-controlplane` there")
+
+
 def own_problems(deps: ReadDependencies) -> list[Problem]:
     return [*problems_of(deps.pulse, deps.clock.now()), *_of_database(deps)]
 
@@ -109,7 +126,8 @@ def _with_tickets(deps: ReadDependencies, found: list[NeedRecord]) -> list[NeedR
     """Who deals with a node already."""
     tickets: Mapping[str, Mapping[str, object]] = {}
     if any(one.kind is NeedKind.NODE_OUT for one in found):
-        tickets = {one["node"]: one for one in deps.stores.tickets.tickets(TICKETS_READ, is_open=True)}
+        newest = deps.stores.tickets.tickets(TICKETS_READ, is_open=True)
+        tickets = {one["node"]: one for one in reversed(newest)}
     return [
         msgspec.structs.replace(one, why=f"{one.why}; ticket {ticket['id']}, {_by(ticket)}")
         if one.kind is NeedKind.NODE_OUT and (ticket := tickets.get(one.subject)) is not None

@@ -27,9 +27,9 @@ from understudy_controlplane.api.pages import (
 )
 from understudy_controlplane.decide.spares import natural
 from understudy_controlplane.detect.lemon import scores, signals_of
-from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.identity import Identity
 from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.hostlist import HostListError, expand
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.store.queries import Record

@@ -49,6 +49,7 @@ from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Outcome, Verb
 from understudy_controlplane.ingest.alertmanager import AlertmanagerBody
 from understudy_controlplane.ingest.answers import JSON, PROBLEM
+from understudy_controlplane.ingest.reports import REPORTS, ReportsRoute
 from understudy_controlplane.ingest.site_signals import SignalBody, SignalRecords
 from understudy_wire.launcher import LauncherAnswer, LauncherReport
 from understudy_wire.messages import (
@@ -77,7 +78,7 @@ RECORD = ("report", "events", "observed", "incidents", "decisions", "recoveries"
 AGENTS = ("reports", "launchers", "restore-point", "challenge", "node-token", "enrolment")
 
 SENT: dict[str, type[msgspec.Struct]] = {
-    "/v1/reports": Report,
+    REPORTS: Report,
     "/v1/launchers": LauncherReport,
     "/v1/node-token": NodeTokenRequest,
     "/v1/user-token": UserTokenRequest,
@@ -116,7 +117,7 @@ ANSWERED: dict[str, type[msgspec.Struct]] = {
     "/v1/decisions/{decision}": DecisionRecord,
     "/v1/recoveries/{recovery}": RecoveryRecord,
     "/v1/tickets/{ticket}": TicketRecord,
-    "/v1/reports": Acknowledgement,
+    REPORTS: Acknowledgement,
     "/v1/drills": Drill,
     "/v1/launchers": LauncherAnswer,
     "/v1/restore-point": RestorePoint,
@@ -149,7 +150,7 @@ EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
         409,
         "node_state",
         "c2 is retired: hold would change nothing",
-        "docs/repair-cycle.md shows which request fits which state",
+        "`understudy help repair-cycle` shows which request fits which state",
     ),
     Accepted: Accepted(17, "c2", Verb.HOLD, Outcome.WILL_ACT, "c2 is drained within seconds"),
     Event: Event(EventKind.RECOVERY_STEP, 1763884801.5, 9, "recovery 9", ("c2",), 17, "requeue_job done: restart 1"),
@@ -178,6 +179,14 @@ EXAMPLES: dict[type[msgspec.Struct], msgspec.Struct] = {
 EVENTS_PATH = "/v1/events"
 METRICS_PATH, METRICS = "/metrics", "text/plain"
 
+_REPORTS: Document = {
+    "summary": "Receive Report",
+    "description": ReportsRoute.receive_report.__doc__,
+    "operationId": "receive_report_v1_reports_post",
+    "responses": {"200": {}},
+}
+"""The framework knows nothing of this route."""
+
 _MODELS = {Event, *SENT.values(), *ANSWERED.values(), *LISTED.values(), *EXAMPLES, Accepted}
 
 
@@ -199,6 +208,7 @@ def describe(document: Document) -> Document:
         },
     }
     described["tags"] = [{"name": name, "description": text} for name, text in GROUPS.items()]
+    described["paths"][REPORTS] = {"post": deepcopy(_REPORTS)}
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             _describe(operation, method, path)

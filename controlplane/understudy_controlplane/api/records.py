@@ -300,11 +300,14 @@ class JobOfRecovery(msgspec.Struct, frozen=True):
 
 
 class RecoveryRecord(msgspec.Struct, frozen=True):
-    """`launch` to `steps_lost` only where the recovery moves or restarts a gang."""
+    """`reason`: what it is for; empty: nothing was found faulty. `launch` to `steps_lost` only where it moves or
+    restarts a gang.
+    """
 
     id: int
     kind: RecoveryKind
     status: RecoveryStatus
+    reason: str
     outcome: str
     job: JobOfRecovery | None
     restart_count: int

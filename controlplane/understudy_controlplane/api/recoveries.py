@@ -18,11 +18,14 @@ from understudy_controlplane.api.dependencies import (
 from understudy_controlplane.api.pages import Epoch, Name, Number, NumberedQuery, known_parameters, numbered_page
 from understudy_controlplane.fleet.decision import Action
 from understudy_controlplane.fleet.job import Attempt
+from understudy_controlplane.fleet.node import REASON_PREFIX
 from understudy_controlplane.fleet.phases import phase_times
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
+    DrainPlan,
     FillPoolPlan,
     LeavePoolPlan,
+    Plan,
     PoolSwapPlan,
     Recovery,
     RecoveryKind,
@@ -65,7 +68,7 @@ def recoveries_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/incidents")
     async def incidents(query: Annotated[IncidentsQuery, Query()]) -> Response:
         """Incidents, with evidence."""
-        only = IncidentFilter(query.open, query.subject)
+        only = IncidentFilter(open=query.open, subject=query.subject)
         return await deps.readers.read(
             lambda: numbered_page(deps.queries.incidents(query.limit, query.before, only), query.limit)
         )
@@ -79,7 +82,12 @@ def recoveries_router(deps: ReadDependencies) -> APIRouter:
     @router.get("/decisions")
     async def decisions(query: Annotated[DecisionsQuery, Query()]) -> Response:
         """Decisions and their reasons; decisions to do nothing too."""
-        only = DecisionFilter(query.since, query.until, query.subject, query.action and query.action.value)
+        only = DecisionFilter(
+            since=query.since,
+            until=query.until,
+            subject=query.subject,
+            action=query.action and query.action.value,
+        )
         return await deps.readers.read(
             lambda: numbered_page(deps.queries.decisions(query.limit, query.before, only), query.limit)
         )
@@ -131,7 +139,7 @@ def _found(deps: ReadDependencies, only: RecoveryFilter) -> Record | Response:
 
 
 def _recoveries(deps: ReadDependencies, query: RecoveriesQuery, user_id: int | None) -> Response:
-    only = RecoveryFilter(query.status, query.kind, query.job, query.node, user_id)
+    only = RecoveryFilter(status=query.status, kind=query.kind, job_id=query.job, node=query.node, user_id=user_id)
     newest = deps.stores.recoveries.newest(query.limit, query.before, only)
     return numbered_page([recovery_record(deps, one) for one in newest], query.limit)
 
@@ -142,6 +150,7 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
         "id": recovery.id,
         "kind": plan.kind.value,
         "status": recovery.status.value,
+        "reason": _reason(plan),
         "outcome": recovery.outcome,
         "job": job._asdict() if job else None,
         "restart_count": plan.restart_count if isinstance(plan, SwapPlan | ReleaseJobPlan) else 0,
@@ -162,6 +171,10 @@ def recovery_record(deps: ReadDependencies, recovery: Recovery) -> Record:
     if isinstance(plan, PoolSwapPlan) or (isinstance(plan, AllocationSwapPlan) and plan.launch >= 0):
         row |= progress_lost(deps.queries, plan)
     return row
+
+
+def _reason(plan: Plan) -> str:
+    return plan.drain_reason.removeprefix(REASON_PREFIX).strip() if isinstance(plan, DrainPlan) else ""
 
 
 def progress_lost(queries: Queries, plan: PoolSwapPlan | AllocationSwapPlan) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from understudy_controlplane.api.report_plots import plots
 from understudy_controlplane.api.report_sections import FleetReport, sections, summary
 from understudy_controlplane.decide.observed import records
 from understudy_controlplane.detect.lemon import lemons
-from understudy_controlplane.figures.fleet_costs import History, Span, fleet_costs
+from understudy_controlplane.figures.fleet_costs import History, fleet_costs
 from understudy_controlplane.fleet.durations import DAY_SECONDS
+from understudy_controlplane.fleet.history import Span
 from understudy_controlplane.store.history import HistoryStore
 from understudy_controlplane.store.report import ReportStore
 

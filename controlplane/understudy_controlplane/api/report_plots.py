@@ -32,9 +32,9 @@ def plots(costs: FleetCosts) -> list[tuple[str, Markup]]:
     ]
     levels = [Bar(level, 100 * share, f"{100 * share:.1f} %") for level, share in _levels(costs)]
     made = [
-        ("GPU-hours by what became of them", _bars(hours)),
-        ("Interruptions by cause", _bars(causes)),
-        ("Nodes out of service at the same time, % of the time", _bars(levels)),
+        ("GPU-hours by what became of them", bars(hours)),
+        ("Interruptions by cause", bars(causes)),
+        ("Nodes out of service at the same time, % of the time", bars(levels)),
     ]
     return [(title, drawn) for title, drawn in made if drawn]
 
@@ -53,9 +53,9 @@ def _levels(costs: FleetCosts) -> list[tuple[str, float]]:
     ]
 
 
-def _bars(bars: Sequence[Bar]) -> Markup:
+def bars(drawn: Sequence[Bar]) -> Markup:
     """Empty where there is nothing to show."""
-    most = max((one.value for one in bars), default=0.0)
+    most = max((one.value for one in drawn), default=0.0)
     if most <= 0:
         return Markup("")
     room = WIDTH - LABEL - 110
@@ -76,9 +76,9 @@ def _bars(bars: Sequence[Bar]) -> Markup:
             number * ROW + 16,
             one.words,
         )
-        for number, one in enumerate(bars)
+        for number, one in enumerate(drawn)
     ]
-    words = "; ".join(f"{one.name}: {one.words}" for one in bars)
+    words = "; ".join(f"{one.name}: {one.words}" for one in drawn)
     return Markup('<svg class="plot" role="img" viewBox="0 0 {:.0f} {:.0f}" aria-label="{}">{}</svg>').format(
-        WIDTH, len(bars) * ROW, words, Markup("").join(rows)
+        WIDTH, len(drawn) * ROW, words, Markup("").join(rows)
     )

@@ -9,9 +9,9 @@ import msgspec
 
 from understudy_controlplane.api.documents import Cell, Section, date
 from understudy_controlplane.decide.observed import RuleRecord
-from understudy_controlplane.figures.causes import PEOPLE
 from understudy_controlplane.figures.fleet_costs import WITH_NODES, FleetCosts, JobRow, OwnerRow
 from understudy_controlplane.fleet.counted import times
+from understudy_controlplane.fleet.interruption_cause import PEOPLE
 from understudy_controlplane.store.report import Count, RecoveryCount
 
 LOSSES = tuple(loss.value for loss in WITH_NODES)
@@ -69,7 +69,17 @@ def summary(report: FleetReport) -> list[tuple[str, str]]:
         ("recoveries", f"{sum(one.count for one in report.recoveries)} ended"),
         ("gangs stood still", f"{report.seconds_lost / 60:.1f} min in recoveries, from the fault on"),
         ("quarantines", f"{sum(one.count for one in report.quarantines)}"),
+        ("what else would have helped", plan_command(costs)),
     ]
+
+
+def plan_command(costs: FleetCosts) -> str:
+    """`understudy plan` with this site's faults and times, for its largest gang."""
+    largest = max(costs.jobs, key=lambda one: one.gpus, default=None)
+    gpus, nodes = (largest.gpus, largest.nodes) if largest is not None and largest.gpus else (costs.gpus, costs.nodes)
+    each = max(1, gpus // nodes) if nodes else 1
+    price = f" --gpu-hour-price {costs.gpu_hour_price:g}" if costs.gpu_hour_price is not None else ""
+    return f"understudy plan what-if --from-history --gpus {max(1, gpus)} --gpus-per-node {each}{price} --compare"
 
 
 DIGEST_LISTED = 5

@@ -21,10 +21,10 @@ from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.ingest.rates import Rates
 from understudy_controlplane.ingest.refusals import Cause, Refusals
+from understudy_controlplane.ingest.reports import REPORTS
 from understudy_controlplane.live.meters import ROUTES_OF_NODES
 from understudy_wire.messages import REPORT_BYTES_MAX
 
-REPORTS = "/v1/reports"
 READING = frozenset({"GET", "HEAD"})
 
 CHANGES_OF_USER_EACH_HOUR = 120

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from understudy_controlplane.access.admission import Admission, Denied, address_of
 from understudy_controlplane.access.cross_site import changes_by_other_site
-from understudy_controlplane.access.sessions import Sessions, delete_cookie, secret_in_cookie, set_cookie
+from understudy_controlplane.access.sessions import Sessions, delete_cookie, is_by_session, secret_in_cookie, set_cookie
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.fleet.identity import PERMISSIONS, Identity, Permission, Role
@@ -70,7 +70,7 @@ async def _log_in(deps: SessionDependencies, rates: Rates, request: Request) -> 
     try:
         asked = msgspec.json.decode(await request.body(), type=Login)
     except NOT_UNDERSTOOD as error:
-        raise Denied(400, f"the request cannot be read: {error}", "docs/api.md describes it") from error
+        raise Denied(400, f"the request cannot be read: {error}", "`understudy help api` describes it") from error
     problem = changes_by_other_site(request, named=False)
     if problem is not None:
         raise Denied(403, problem, "log in at /login")
@@ -93,7 +93,7 @@ async def _log_in(deps: SessionDependencies, rates: Rates, request: Request) -> 
 
 async def _log_out(deps: SessionDependencies, request: Request, identity: Identity) -> Response:
     secret = secret_in_cookie(request)
-    if secret is None or "authorization" in request.headers:
+    if secret is None or not is_by_session(request):
         return refuse(409, "the request has no session", "a token is revoked by `understudy token revoke`")
     try:
         await deps.sessions.end(secret, identity)

@@ -157,7 +157,7 @@ CHOSEN = {
 
 def _prospect(asked: Asked, words: str) -> Prospect:
     snapshot = asked.deps.pulse.snapshot
-    if snapshot is not None and snapshot.mode is Mode.OBSERVE:
+    if snapshot is not None and snapshot.mode_of([asked.subject]) is Mode.OBSERVE:
         why = f'recorded: once the control plane acts (now mode = "observe"), {words}'
         return Prospect(Outcome.OBSERVE_ONLY, why)
     return Prospect(Outcome.WILL_ACT, words)

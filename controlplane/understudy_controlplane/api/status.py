@@ -13,6 +13,8 @@ from understudy_controlplane.api.needs import NeedRecord, Problem, all_needs, ow
 from understudy_controlplane.api.pages import known_parameters
 from understudy_controlplane.config import Mode
 from understudy_controlplane.decide.requests_in_force import in_force
+from understudy_controlplane.fleet.holder import Leading
+from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.ingest.answers import JSON
 
 NEEDS_SHOWN = 100
@@ -36,6 +38,23 @@ class SparePool(msgspec.Struct, frozen=True):
     wanted: int
 
 
+class StandbyState(msgspec.Struct, frozen=True):
+    """`name`: its address. `seen_at`: when it last asked for the lead, or had it."""
+
+    name: str
+    seen_at: float
+    stands_by: bool
+
+
+class LeadState(msgspec.Struct, frozen=True):
+    """`url`: address of the control plane that leads. `term`: each that takes the lead has a higher one."""
+
+    url: str
+    term: int
+    since: float
+    others: list[StandbyState]
+
+
 class Status(msgspec.Struct, frozen=True):
     """`nodes` counts them by state; `needs`: what waits for a person, the first 100 of `needs_count`; `problems`: the
     same as text. null: it is not shown to users of the cluster. Nothing here is as long as the fleet.
@@ -46,12 +65,14 @@ class Status(msgspec.Struct, frozen=True):
     mode_configured: Mode
     mode_limit: str  # who keeps it below the configured one, and why
     mode_limit_until: float | None
+    mode_nodes: dict[str, int]  # in how many nodes each mode holds, where parts of the fleet have modes of their own
     paused: str
     paused_until: float | None
     paused_jobs: list[int]
     breaker: str
     slurm: SlurmState
     loop: LoopState
+    lead: LeadState | None  # null: on SQLite there is one control plane
     nodes: dict[str, int]
     spares: SparePool
     incidents_open: int
@@ -131,8 +152,9 @@ def summary(deps: ReadDependencies) -> Status:
     wanted = deps.current.config.spares.count if asked.spares_size.count is None else asked.spares_size.count
     return Status(
         cluster=deps.current.config.cluster,
-        mode=deps.current.config.mode.at_most(limit.mode),
-        mode_configured=deps.current.config.mode,
+        mode=deps.current.config.highest_mode.at_most(limit.mode),
+        mode_configured=deps.current.config.highest_mode,
+        mode_nodes=_mode_nodes(snapshot),
         mode_limit=limit.reason,
         mode_limit_until=limit.until,
         paused=pause.reason,
@@ -141,6 +163,7 @@ def summary(deps: ReadDependencies) -> Status:
         breaker=asked.breaker.reason,
         slurm=SlurmState(pulse.slurm.at, pulse.slurm.error),
         loop=LoopState(pulse.last_tick_at, pulse.tick_seconds, pulse.last_error),
+        lead=_lead(pulse.leading),
         nodes=dict(Counter(node.state.value for node in nodes)),
         spares=SparePool(sum(node.is_spare for node in nodes), wanted),
         incidents_open=len(deps.stores.incidents.open_incidents()),
@@ -149,6 +172,20 @@ def summary(deps: ReadDependencies) -> Status:
         needs_count=len(needs),
         problems=[str(one) for one in needs[:NEEDS_SHOWN]],
     )
+
+
+def _lead(leading: Leading | None) -> LeadState | None:
+    if leading is None:
+        return None
+    here = leading.standbys
+    others = [StandbyState(name, at, name in here) for name, at in sorted(leading.seen_at.items())]
+    return LeadState(leading.url, leading.term, leading.since, others)
+
+
+def _mode_nodes(snapshot: Snapshot | None) -> dict[str, int]:
+    if snapshot is None or not snapshot.part_modes:
+        return {}
+    return dict(Counter(snapshot.part_modes.get(name, snapshot.mode).value for name in snapshot.nodes))
 
 
 def _for_user(status: Status) -> Status:
@@ -160,6 +197,7 @@ def _for_user(status: Status) -> Status:
         breaker="open" if status.breaker else "",
         slurm=SlurmState(status.slurm.read_at, ""),
         loop=msgspec.structs.replace(status.loop, error=""),
+        lead=None,
         needs=None,
         needs_count=None,
         problems=None,

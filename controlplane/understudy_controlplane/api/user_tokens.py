@@ -78,7 +78,7 @@ def user_tokens_router(deps: UserTokenDependencies) -> APIRouter:
         try:
             asked = msgspec.json.decode(await request.body(), type=UserTokenRequest)
         except NOT_UNDERSTOOD as error:
-            raise Denied(400, f"the request cannot be read: {error}", "docs/api.md describes it") from error
+            raise Denied(400, f"the request cannot be read: {error}", "`understudy help api` describes it") from error
         return answer(await issuer.issue(asked, address_of(request), _server_of(request)))
 
     return router

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,10 @@ import click
 from understudy_controlplane.cli.options import config_of, config_option, json_option
 from understudy_controlplane.cli.output import Check, Exit, end_with
 from understudy_controlplane.fleet.counted import counted
+from understudy_wire.addresses import is_every
 
 if TYPE_CHECKING:
-    from understudy_controlplane.config import Config
+    from understudy_controlplane.config import Config, Provider
     from understudy_controlplane.config import Slurm as SlurmPolicy
     from understudy_controlplane.slurm.choose import Choice
 
@@ -55,6 +57,7 @@ def tried(config: Config, choose: Callable[[SlurmPolicy], Choice]) -> Iterator[C
         "slurm": lambda: _slurm(config, choose),
         "topology.file": lambda: _topology(config.topology.file),
         "topology.infiniband": lambda: _fabric(config.topology.infiniband),
+        "provider.command": lambda: _provider(config.provider),
     }
     tries |= _notify(config)
     for name, attempt in tries.items():
@@ -120,7 +123,7 @@ def _control_plane_answers(config: Config) -> bool:
     """True if the program on the port answers as a control plane does."""
     import httpx
 
-    host = config.server.host if config.server.host not in ("0.0.0.0", "::") else "localhost"  # noqa: S104 - compared
+    host = "localhost" if is_every(config.server.host) else config.server.host
     scheme = "https" if config.server.tls_certificate else "http"
     url = httpx.URL(scheme=scheme, host=host, port=config.server.port, path="/healthz")
     try:
@@ -195,6 +198,22 @@ def _fabric(path: Path | None) -> str:
     return f"{path} names switches; `understudy topology check` holds it against Slurm"
 
 
+def _provider(policy: Provider) -> str:
+    """Runs nothing: a provider may take a question for a real one."""
+    from understudy_controlplane.provider.client import program_of
+
+    if not policy.command:
+        return ""
+    program = program_of(policy)
+    found = shutil.which(program)
+    if found is None:
+        is_there = "/" in program and Path(program).is_file()
+        remedy = f"`chmod +x {program}`" if is_there else "install it there, or write its whole path"
+        cause = "this user may not run it" if is_there else "there is no such program"
+        raise Wrong(f"{program}: {cause}; {remedy}")
+    return f"{found} can be run"
+
+
 def _notify(config: Config) -> dict[str, Callable[[], str]]:
     """Sends nothing: `understudy notify test` does."""
     tries: dict[str, Callable[[], str]] = {}
@@ -214,8 +233,8 @@ def _notify(config: Config) -> dict[str, Callable[[], str]]:
 def _address(path: Path, kind: str) -> str:
     from importlib.util import find_spec
 
+    from understudy_controlplane.access.secret_files import SecretError
     from understudy_controlplane.notify.addresses import one_url
-    from understudy_controlplane.notify.secret_files import SecretError
 
     try:
         url = one_url(path)
@@ -229,7 +248,7 @@ def _address(path: Path, kind: str) -> str:
 
 
 def _secret(path: Path) -> str:
-    from understudy_controlplane.notify.secret_files import SecretError, read_secret
+    from understudy_controlplane.access.secret_files import SecretError, read_secret
 
     try:
         read_secret(path)

@@ -100,7 +100,8 @@ def explanation_lines(job_id: int, explained: Record) -> Iterator[str]:
     if explained.answer == "restore":
         yield f"an attempt of job {job_id}{of} that begins now restores step {explained.step}: {explained.path}"
     elif explained.answer == "fresh":
-        yield f"an attempt of job {job_id}{of} that begins now starts from the beginning: nothing was ever saved"
+        yield f"an attempt of job {job_id}{of} that begins now starts from the beginning: nothing was ever announced"
+        yield "  a program that announces no checkpoints finds its newest one by itself"
     else:
         yield f"an attempt of job {job_id}{of} that begins now stops and asks: {explained.why}"
     yield from memory_lines(explained)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 import click
 
@@ -26,7 +26,13 @@ TOKEN_FILES = (Path("~/.config/understudy/token"), Path("/etc/understudy/operato
 
 _path = click.Path(path_type=Path, readable=False)  # the message of the command names a remedy
 _OPTIONS = (
-    click.option("--url", envvar="UNDERSTUDY_URL", default=DEFAULT_URL, show_default=True, help="The control plane's."),
+    click.option(
+        "--url",
+        envvar="UNDERSTUDY_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        help='The control plane\'s; "URL,URL" where a second one stands by.',
+    ),
     click.option(
         "--token-file",
         envvar="UNDERSTUDY_TOKEN_FILE",
@@ -82,15 +88,15 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        # httpx would import its own command line, and with it rich: half of its time.
-        sys.modules.setdefault("httpx._main", cast(ModuleType, None))
-        from understudy_client import Client, ClientError
+        without_own_command_line()
+        from understudy_client import ClientError
 
-        if not url.startswith(("http://", "https://")):
-            raise click.UsageError(f"{url} is no URL of a control plane: it has to begin with http:// or https://")
-        token = _token(token_file)
+        for one in url.split(","):
+            if not one.strip().startswith(("http://", "https://")):
+                raise click.UsageError(f"{one} is no URL of a control plane: it has to begin with http:// or https://")
+        named = {"url": url, "token_file": token_file, "ca_file": ca_file, "certificate": certificate, "key": key}
         try:
-            with Client(url, token, ca_file, certificate=(certificate, key) if certificate else None) as client:
+            with client_of(named) as client:
                 command(client, *args, **kwargs)
         except ClientError as error:
             fail(in_words(error), exit_code(error))
@@ -98,6 +104,20 @@ def connected(command: Callable[Concatenate[Client, P], None]) -> Callable[..., 
     for option in reversed(_OPTIONS):
         run = option(run)
     return run
+
+
+def without_own_command_line() -> None:
+    """httpx would import its own command line, and with it rich: half of its time."""
+    sys.modules.setdefault("httpx._main", cast(ModuleType, None))
+
+
+def client_of(options: Mapping[str, Any], timeout_seconds: float = 10.0) -> Client:
+    """`options`: as the command line names them."""
+    from understudy_client import Client
+
+    own = (options["certificate"], options["key"]) if options["certificate"] else None
+    token = _token(options["token_file"])
+    return Client(options["url"], token, options["ca_file"], certificate=own, timeout_seconds=timeout_seconds)
 
 
 def command(name: str, words: str, run: Callable[..., None], *parameters: Parameter) -> click.Command:
@@ -144,9 +164,10 @@ def _token(file: Path | None) -> str:
     """Empty where no file is named and none of the usual ones can be read: a site may have open reads."""
     if file is not None:
         try:
-            return file.read_text(encoding="utf-8-sig").strip()
+            token = file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             fail(f"{file}: cannot be read: {error}; name the file of your own token with --token-file", Exit.USAGE)
+        return token or fail(f"{file}: is empty; `understudy token create --file FILE` writes a token", Exit.USAGE)
     for usual in TOKEN_FILES:
         with suppress(OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home
             return usual.expanduser().read_text(encoding="utf-8-sig").strip()

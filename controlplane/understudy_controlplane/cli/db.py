@@ -1,4 +1,4 @@
-"""`understudy db`: the control plane's database is checked, pruned and copied, also while the control plane runs."""
+"""`understudy db`: the control plane's database is checked, pruned, backed up and copied to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -73,3 +73,27 @@ def backup(file: Path, config: Path, as_json: bool) -> None:
     except (OSError, StoreError) as error:
         fail(f"{file}: no backup was written: {error}; name a file in a folder that you may write", Exit.FAILED)
     show({"file": str(file), "bytes": size}, as_json, lambda _: [f"{file}: {size} bytes"])
+
+
+@db.command("copy")
+@click.option("--to", "target", required=True, metavar="URL", help="An empty database of PostgreSQL.")
+@config_option
+@json_option
+def copy(target: str, config: Path, as_json: bool) -> None:
+    """Copy the database from SQLite to PostgreSQL. The control plane must not run meanwhile."""
+    from understudy_controlplane.store.copy_to_postgresql import copy_to_postgresql
+    from understudy_controlplane.store.database import StoreError, without_secrets
+    from understudy_controlplane.store.maintenance import CannotCopy
+
+    try:
+        copied = copy_to_postgresql(config_of(config).server.database, target)
+    except CannotCopy as error:
+        fail(f"nothing was copied: {error}", Exit.FAILED)
+    except (OSError, ModuleNotFoundError, StoreError) as error:
+        fail(f"nothing was copied to {without_secrets(target)}: {error}; check both databases", Exit.FAILED)
+    rows = [(one.table, one.rows, one.checksum) for one in copied]
+    show(
+        {"tables": {name: {"rows": count, "checksum": checksum} for name, count, checksum in rows}},
+        as_json,
+        lambda _: table_lines(("table", "rows", "checksum"), rows),
+    )

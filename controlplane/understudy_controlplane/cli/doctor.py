@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,15 @@ from understudy_controlplane.detect.silence import BEFORE_SLURM_SECONDS, unconfi
 from understudy_controlplane.figures.advice import Advice, advise, hooks_of
 from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.fleet.counted import counted
+from understudy_controlplane.fleet.gres import shared_by
 from understudy_controlplane.fleet.plain_text import one_line
+from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.slurm.choose import Choice
 from understudy_controlplane.slurm.choose import choose as choose_gateway
 from understudy_controlplane.slurm.parse import slurmd_timeout
 from understudy_controlplane.slurm.protocol import Slurm, SlurmError, miscounts_dead_gangs, read_view, slurm_version
-from understudy_controlplane.store.database import StoreError, look_at
+from understudy_controlplane.store.database import StoreError, is_shared, look_at
+from understudy_controlplane.store.holder import who_leads
 
 COLOURS = {Severity.DANGER: "red", Severity.COST: "yellow", Severity.UNKNOWN: "magenta", Severity.GOOD: "green"}
 _USER_ID = re.compile(r".*\((\d+)\)")
@@ -99,7 +103,7 @@ def diagnose(
     checks += [
         _release(settings),
         _cluster(settings, config),
-        _reading(gateway.slurm, policy, clock or SystemClock()),
+        *_reading(gateway.slurm, policy, clock or SystemClock()),
         _user(settings, user_id, config),
         _timeouts(settings, config.silence if config else Silence()),
         *([] if config is None else [_validation(config, user_id), _notifications(config)]),
@@ -118,14 +122,14 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
     if remarkable:
         yield click.style("\nSettings of Slurm", bold=True)
         yield from pair_lines(
-            (_mark(one.severity, f"S{one.number} {one.setting}"), f"{one.found}; set {one.wanted}: {one.why}")
+            (_mark(one.severity, f"S{one.number}"), f"{one.setting}: {one.found}; set {one.wanted}: {one.why}")
             for one in remarkable
         )
     good = [f"{one.setting} (S{one.number})" for one in diagnosis.advice if one.severity is Severity.GOOD]
     yield from pair_lines([(click.style("good", fg="green"), ", ".join(good))] if good else [])
     counts = {severity: diagnosis.severities.count(severity) for severity in Severity}
     summary = ", ".join(f"{count} {severity.value}" for severity, count in counts.items() if count)
-    yield f"\n{click.style(f'{summary}.', bold=True)} What each setting does: docs/slurm-settings.md"
+    yield f"\n{click.style(f'{summary}.', bold=True)} What each setting does: `understudy help slurm-settings`"
 
 
 def _mark(severity: Severity, name: str) -> str:
@@ -156,29 +160,42 @@ def _cluster(settings: Mapping[str, str], config: Config | None) -> Check:
     return Check("cluster", Severity.DANGER, name, why)
 
 
-def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Check:
+def _reading(slurm: Slurm, policy: Policy, clock: Clock) -> Iterator[Check]:
     begun = clock.now()
     try:
         view = read_view(slurm, begun)
     except SlurmError as error:
-        return Check(
-            "reading",
-            Severity.DANGER,
-            "failed",
-            f"{error}; the control plane decides nothing while Slurm cannot be read",
-        )
+        why = f"{error}; the control plane decides nothing while Slurm cannot be read"
+        yield Check("reading", Severity.DANGER, "failed", why)
+        return
     seconds = clock.now() - begun
     found = (
         f"{counted(len(view.nodes), 'node')}, {counted(len(view.jobs), 'job')}, "
         f"{counted(len(view.reservations), 'reservation')} "
-        f"in {seconds * 1000:.0f} ms"
+        f"in {seconds:.3f} s"
     )
     interval = policy.poll_interval_seconds
     if seconds <= SLOW_SHARE * interval:
-        return Check("reading", Severity.GOOD, found)
-    better = min(60.0, max(1.0, 4 * seconds))
-    why = f"slurm.poll_interval_seconds is {interval:g}: raise it to {better:.0f}, or find out why slurmctld is busy"
-    return Check("reading", Severity.COST, found, why)
+        yield Check("reading", Severity.GOOD, found)
+    else:
+        better = min(60.0, max(1.0, 4 * seconds))
+        why = (
+            f"slurm.poll_interval_seconds is {interval:g}: raise it to {better:.0f}, or find out why slurmctld is busy"
+        )
+        yield Check("reading", Severity.COST, found, why)
+    yield from _shared_gpus(view)
+
+
+def _shared_gpus(view: SlurmView) -> Iterator[Check]:
+    """What is not watched of GPUs that jobs share. MIG mode itself is known only to the agents."""
+    shared = Counter(how for node in view.nodes.values() for how in shared_by(node.gres))
+    if shared:
+        found = ", ".join(f"{how} on {counted(nodes, 'node')}" for how, nodes in sorted(shared.items()))
+        not_watched = "utilization, remapped rows and NVLinks of a GPU in MIG mode are not watched; " * (
+            "MIG" in shared
+        )
+        why = f"{not_watched}no gang moves for a rank that is slow there, because a job beside it may be the cause"
+        yield Check("shared GPUs", Severity.COST, found, f"{why}: `understudy help signals`")
 
 
 def _user(settings: Mapping[str, str], user_id: int, config: Config | None) -> Check:
@@ -238,7 +255,7 @@ def _notifications(config: Config) -> Check:
 
 
 def _acts(config: Config | None) -> bool:
-    return config is not None and config.mode is Mode.ACT
+    return config is not None and config.highest_mode is Mode.ACT
 
 
 def _user_name(user_id: int) -> str:
@@ -257,9 +274,13 @@ def _hooks(settings: Mapping[str, str]) -> Check:
 
 def _database(config: Config | None) -> Check:
     if config is None:
-        return Check("database", Severity.GOOD, "no configuration yet", "write one: docs/quickstart.md")
+        return Check("database", Severity.GOOD, "no configuration yet", "write one: `understudy help quickstart`")
     try:
-        return Check("database", Severity.GOOD, look_at(config.server.database))
+        found = look_at(config.server.database)
+        if is_shared(config.server.database):
+            leads, why = who_leads(config.server.database)
+            return Check("database", Severity.COST if why else Severity.GOOD, f"{found}; control planes: {leads}", why)
+        return Check("database", Severity.GOOD, found)
     except (OSError, StoreError, ImportError) as error:
         problem = " ".join(str(error).split())
         why = f"{problem}; set server.database, or run this as the user of the control plane"

@@ -9,7 +9,7 @@ import click
 
 from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import Listing, limit_option, list_command
-from understudy_controlplane.cli.output import date, field_lines, show
+from understudy_controlplane.cli.output import date, record_lines, show
 from understudy_controlplane.cli.requests import request_command
 from understudy_controlplane.cli.subjects import NUMBER, Subject
 from understudy_controlplane.cli.ticket import open_option
@@ -96,4 +96,4 @@ def show_incident(client: Client, as_json: bool, subject: Any, post_mortem: bool
     elif evidence:
         show(client.get(f"{path}/evidence"), as_json, evidence_lines)
     else:
-        show(client.get(path), as_json, field_lines)
+        show(client.get(path), as_json, record_lines)

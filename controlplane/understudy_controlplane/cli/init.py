@@ -109,7 +109,7 @@ class Site:
             f'tls_certificate = "{self.directory}/tls.pem"\ntls_key = "{self.directory}/tls.key"\n' if self.tls else ""
         )
         return (
-            f"# docs/configuration.md lists all settings.\ncluster = {_toml(self.cluster)}\n"
+            f"# `understudy help configuration` lists all settings.\ncluster = {_toml(self.cluster)}\n"
             'mode = "observe"    # decides and records, changes nothing; "act" carries it out\n\n'
             f'[server]\nhost = "{self.host}"\nport = {self.port}\n{files}\n'
             "[spares]\ncount = 0    # nodes that are kept free for gangs that lose one\n\n"

@@ -18,7 +18,7 @@ JOBS = Listing(
         "name": "name",
         "managed": lambda one: "paused" if one.paused else "yes" if one.managed else "no",
         "restarts": "restart_count",
-        "ETTR": lambda one: f"{one.ettr.ratio:.3f}" if one.ettr else "",
+        "ETTR": lambda one: f"{one.ettr.ratio:.1%}" if one.ettr else "",
     },
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from understudy_controlplane.cli.connection import command
-from understudy_controlplane.cli.output import cell, field_lines, show, table_lines
+from understudy_controlplane.cli.output import cell, record_lines, show, table_lines, terminal_width
 from understudy_controlplane.cli.subjects import FLEET, Parameter, Subject
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ class Listing:
     columns: Mapping[str, Column]
 
     def lines(self, records: Iterable[Record]) -> list[str]:
-        return table_lines(self.columns, ([_cell(column, one) for column in self.columns.values()] for one in records))
+        return table_lines(
+            self.columns,
+            ([_cell(column, one) for column in self.columns.values()] for one in records),
+            terminal_width(),
+        )
 
 
 def _cell(column: Column, record: Record) -> object:
@@ -54,7 +58,7 @@ def show_command(
     path: str,
     subject: Subject = FLEET,
     *parameters: Parameter,
-    lines: Callable[[Any], Iterable[str]] = field_lines,
+    lines: Callable[[Any], Iterable[str]] = record_lines,
 ) -> click.Command:
     """A command for one answer. `path` has `{}` for the subject; `parameters` are those of the route."""
 

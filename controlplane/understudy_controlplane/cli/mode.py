@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from understudy_controlplane.cli.connection import connected
-from understudy_controlplane.cli.output import date, show
+from understudy_controlplane.cli.connection import connected, with_commands
+from understudy_controlplane.cli.output import date, note, show
 from understudy_controlplane.cli.requests import for_option, request_options, send
 from understudy_controlplane.cli.status import mode_line
 
@@ -40,12 +40,19 @@ def _show_open_incidents(client: Client) -> None:
 @click.command("set")
 @click.argument("mode", type=click.Choice(["observe", "approve", "act"]))
 @request_options
+@click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
 @for_option("Return to the configured mode after this time, such as 2h.")
 @connected
-def set_mode(client: Client, /, as_json: bool, mode: str, **options: Any) -> None:
-    """Set a mode below the configured one, or the configured one again. It holds over a restart."""
+def set_mode(client: Client, /, as_json: bool, mode: str, yes: bool, dry_run: bool, **options: Any) -> None:
+    """Set a mode below the configured one, or the configured one again. It holds over a restart. Before approve and act
+    it lists what would be done at once, and asks.
+    """
     if mode == "act" and not as_json:
         _show_open_incidents(client)
+    if mode != "observe" and not yes and not dry_run:
+        note(with_commands(client.post("/v1/mode", options["reason"], dry_run=True, mode=mode).why))
+        click.confirm(f"Set mode {mode}?", abort=True, err=True)
+    options["dry_run"] = dry_run
     send(client, as_json, ["/v1/mode"], mode=mode, **options)
 
 

@@ -22,9 +22,11 @@ RULES = Listing(
 
 observed = show_command(
     "observed",
-    """Print for each rule what it would have done, how often people agreed, and whether it is ready for mode act.
+    """Print for each rule how often it would have acted, how often people agreed, and whether it is ready for mode act:
+    after three answers, of which 95% agree.
 
-    Answer with `understudy decision agree` or `disagree`. Who drains the node within a day agrees as well.
+    Answer with `understudy decision agree` or `disagree`. Who drains the node within a day agrees as well. `understudy
+    mode set act REASON --dry-run` prints what would be done now.
     """,
     RULES.path,
     FLEET,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -13,8 +14,10 @@ from typing import Any, NoReturn
 import click
 
 from understudy_controlplane.clock import moment
-from understudy_controlplane.fleet.plain_text import one_line
+from understudy_controlplane.fleet.plain_text import one_line, whole_words
 
+NESTED_FROM = 80
+"""Characters from which a field of fields gets a line for each."""
 TIMES = ("at", "since", "until", "approve_by")
 
 
@@ -44,17 +47,41 @@ def show(found: Any, as_json: bool, lines: Callable[[Any], Iterable[str]]) -> No
         click.echo("\n".join(lines(found)))
 
 
-def table_lines(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Cells below each other, for people and for `awk`: thousands of rows take milliseconds."""
+CUT_TO = 24
+"""No column becomes narrower than this."""
+
+
+def terminal_width() -> int | None:
+    """None: the output is read by a program, which gets all of it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_lines(columns: Iterable[str], rows: Iterable[Iterable[object]], most: int | None = None) -> list[str]:
+    """Cells below each other, for people and for `awk`: thousands of rows take milliseconds. `most`: characters of a
+    line; the widest columns are cut for it, and a last line reports it.
+    """
     cells = [list(columns), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
-    aligned = [_aligned(column) for column in zip(*cells, strict=True)]
-    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
+    shown = [_printable(column) for column in zip(*cells, strict=True)]
+    widths = [max(map(len, column)) for column in shown]
+    fitting = widths if most is None else _fitting(widths, most)
+    if fitting != widths:
+        shown = [[whole_words(cell, width) for cell in column] for column, width in zip(shown, fitting, strict=True)]
+    aligned = [[cell.ljust(width) for cell in column] for column, width in zip(shown, fitting, strict=True)]
+    lines = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
+    return lines if fitting == widths else [*lines, f"(cut to {most} columns; --json, or a pipe, shows all)"]
 
 
-def _aligned(column: Sequence[str]) -> list[str]:
-    cells = column if "".join(column).isprintable() else [one_line(cell) for cell in column]
-    width = max(map(len, cells))
-    return [cell.ljust(width) for cell in cells]
+def _printable(column: Sequence[str]) -> Sequence[str]:
+    return column if "".join(column).isprintable() else [one_line(cell) for cell in column]
+
+
+def _fitting(widths: Sequence[int], most: int) -> list[int]:
+    """The widest column gives first."""
+    found = list(widths)
+    while (over := sum(found) + 2 * (len(found) - 1) - most) > 0 and (widest := max(found)) > CUT_TO:
+        narrower = max((one for one in found if one < widest), default=CUT_TO)
+        found[found.index(widest)] = max(widest - over, narrower - 1, CUT_TO)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +109,35 @@ def pair_lines(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return made.getvalue().splitlines()
 
 
-def field_lines(record: Mapping[str, object]) -> list[str]:
-    """One record, a field on each line; a list of records as a table below its name."""
-    width = max(map(len, record), default=0) + 2
+def record_lines(record: Mapping[str, object]) -> list[str]:
+    return field_lines(record, terminal_width())
+
+
+def field_lines(record: Mapping[str, object], most: int | None = None) -> list[str]:
+    """One record, a field on each line; a list of records as a table below its name. `most`: characters of a line."""
+    heads = [one_line(name) for name in record]
+    width = max(map(len, heads), default=0) + 2
     lines = []
-    for name, value in record.items():
+    for head, (name, value) in zip(heads, record.items(), strict=True):
         if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
             columns = list(dict.fromkeys(key for one in value for key in one))
             rows = [[cell(key, one.get(key)) for key in columns] for one in value]
-            lines += [name, *(f"  {line}" for line in table_lines(columns, rows))]
+            lines += [head, *(f"  {line}" for line in table_lines(columns, rows, most and most - 2))]
+        elif isinstance(value, dict) and len(cell(name, value)) > NESTED_FROM:
+            filled = {key: one for key, one in value.items() if one not in (None, "", [], {})}
+            lines += [head, *(f"  {line}" for line in field_lines(filled, most and most - 2))]
         else:
-            lines.append(f"{name:{width}}{one_line(cell(name, value))}".rstrip())
+            lines += _wrapped(f"{head:{width}}", one_line(cell(name, value)), most)
     return lines
+
+
+def _wrapped(name: str, text: str, most: int | None) -> list[str]:
+    if most is None or len(name) + len(text) <= most:
+        return [f"{name}{text}".rstrip()]
+    indent = " " * len(name)
+    return textwrap.wrap(
+        text, max(most, CUT_TO + len(name)), initial_indent=name, subsequent_indent=indent, break_long_words=False
+    )
 
 
 def cell(name: str, value: object) -> str:
@@ -107,6 +151,8 @@ def cell(name: str, value: object) -> str:
         return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, int | float) and (name in TIMES or name.endswith(("_at", "_until"))):
         return date(value)
+    if name == "ratio" and isinstance(value, float):
+        return f"{value:.1%}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

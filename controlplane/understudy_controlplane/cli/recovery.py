@@ -8,7 +8,7 @@ import click
 
 from understudy_controlplane.cli.listing import Listing, limit_option, list_command, show_command
 from understudy_controlplane.cli.requests import request_command
-from understudy_controlplane.cli.subjects import NUMBER
+from understudy_controlplane.cli.subjects import NUMBER, among, recovery_statuses
 
 if TYPE_CHECKING:
     from understudy_client import Record
@@ -33,6 +33,7 @@ RECOVERIES = Listing(
         "job": lambda one: one.job.job_id if one.job else "",
         "steps lost": lambda one: one.get("steps_lost"),
         "took": took,
+        "cause": "reason",
     },
 )
 
@@ -44,7 +45,11 @@ recovery = click.Group(
             "list",
             "The newest recoveries.",
             RECOVERIES,
-            click.option("--status", help="Only recoveries with this status, such as running."),
+            click.option(
+                "--status",
+                shell_complete=among(recovery_statuses),
+                help="Only recoveries with this status, such as running.",
+            ),
             click.option("--kind", help="Only recoveries of this kind."),
             click.option("--job", type=int, help="Only recoveries of this job."),
             click.option("--node", help="Only recoveries of this node."),

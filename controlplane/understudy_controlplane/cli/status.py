@@ -55,9 +55,23 @@ def lines(status: Record, now: float) -> list[str]:
         f"incidents   {status.incidents_open} open",
         f"recoveries  {status.recoveries_running} running",
         f"Slurm       {read}",
-        f"loop        ticked {max(now - loop.last_tick_at, 0):.0f} s ago, in {loop.tick_seconds * 1000:.0f} ms",
+        f"loop        ticked {max(now - loop.last_tick_at, 0):.0f} s ago, in {loop.tick_seconds:.3f} s",
     ]
-    return shown + _needs(status, now)
+    return shown + _lead(status, now) + _needs(status, now)
+
+
+def _lead(status: Record, now: float) -> list[str]:
+    lead = status.lead
+    if lead is None:
+        return []
+    others = [
+        one.name if one.stands_by else f"{one.name} does not, last seen {in_words(max(now - one.seen_at, 0.0))} ago"
+        for one in lead.others
+    ]
+    return [
+        f"leads       {lead.url} since {date(lead.since)}, term {lead.term}",
+        f"stands by   {'; '.join(others) or 'none'}",
+    ]
 
 
 def mode_line(status: Record) -> str:
@@ -65,7 +79,8 @@ def mode_line(status: Record) -> str:
     if status.mode_limit:
         until = f", until {date(status.mode_limit_until)}" if status.mode_limit_until else ""
         limit = f"; configured: {status.mode_configured}; limited by {status.mode_limit}{until}"
-    return f"{status.mode}{MODES.get(status.mode, '')}{limit}"
+    parts = ", ".join(f"{mode} on {count:,} nodes" for mode, count in status.mode_nodes.items())
+    return f"{parts or status.mode}{'' if parts else MODES.get(status.mode, '')}{limit}"
 
 
 def _needs(status: Record, now: float) -> list[str]:

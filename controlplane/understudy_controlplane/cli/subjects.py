@@ -58,7 +58,7 @@ def job_id_of(client: Client, job: int | str) -> int:
 
 
 def names_of(hosts: str, hint: str = "HOSTS") -> tuple[str, ...]:
-    from understudy_controlplane.fleet.hostlist import HostListError, expand
+    from understudy_controlplane.hostlist import HostListError, expand
 
     try:
         names = expand(hosts)
@@ -69,13 +69,58 @@ def names_of(hosts: str, hint: str = "HOSTS") -> tuple[str, ...]:
     return names
 
 
-def _argument(metavar: str, kind: Any = None) -> Parameter:
-    return click.argument("subject", metavar=metavar, type=kind)
+COMPLETED_MAX = 5000
+COMPLETION_SECONDS_MAX = 2.0
+
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def known(path: str, field: str, **only: object) -> Completion:
+    """Completes with what the control plane lists; with nothing where it cannot be asked."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        from understudy_controlplane.cli.connection import client_of, without_own_command_line
+
+        without_own_command_line()
+        from understudy_client import ClientError
+
+        try:
+            with client_of(ctx.params, COMPLETION_SECONDS_MAX) as client:
+                found = [str(one[field]) for one in client.items(path, COMPLETED_MAX, **only)]
+        except (ClientError, SystemExit):
+            return []
+        return [one for one in found if one.startswith(incomplete)]
+
+    return complete
+
+
+def among(values: Callable[[], Iterable[str]]) -> Completion:
+    return lambda _ctx, _param, incomplete: [one for one in values() if one.startswith(incomplete)]
+
+
+def node_states() -> list[str]:
+    from understudy_controlplane.fleet.node import NodeState
+
+    return [one.value for one in NodeState]
+
+
+def recovery_statuses() -> list[str]:
+    from understudy_controlplane.fleet.recovery import RecoveryStatus
+
+    return [one.value for one in RecoveryStatus]
+
+
+NODES_KNOWN = known("/v1/nodes", "name")
+JOBS_KNOWN = known("/v1/jobs", "job_id")
+
+
+def _argument(metavar: str, kind: Any = None, complete: Completion | None = None) -> Parameter:
+    return click.argument("subject", metavar=metavar, type=kind, shell_complete=complete)
 
 
 JOB_TYPE = JobNumber()
 FLEET = of_fleet()
-NODE = Subject(_argument("NODE"), lambda _client, name: (name,))
-HOSTS = Subject(_argument("HOSTS"), lambda _client, hosts: names_of(hosts))
-JOB = Subject(_argument("JOB", JOB_TYPE), lambda client, job: (job_id_of(client, job),))
+NODE = Subject(_argument("NODE", complete=NODES_KNOWN), lambda _client, name: (name,))
+HOSTS = Subject(_argument("HOSTS", complete=NODES_KNOWN), lambda _client, hosts: names_of(hosts))
+JOB = Subject(_argument("JOB", JOB_TYPE, JOBS_KNOWN), lambda client, job: (job_id_of(client, job),))
 NUMBER = Subject(_argument("NUMBER", click.IntRange(min=1)), lambda _client, number: (number,))

@@ -7,6 +7,7 @@ import click
 from understudy_controlplane.cli.listing import Listing, limit_option, list_command, show_command
 from understudy_controlplane.cli.requests import request_command
 from understudy_controlplane.cli.subjects import NUMBER
+from understudy_controlplane.fleet.provider import in_words
 
 TICKETS = Listing(
     "/v1/tickets",
@@ -16,6 +17,7 @@ TICKETS = Listing(
         "opened": "opened_at",
         "acknowledged by": "acknowledged_by",
         "closed": "closed_at",
+        "provider": lambda one: in_words(one["body"].get("provider", {})),
     },
 )
 open_option = click.option("--open/--closed", "open", default=None, help="Only those that are open, or closed.")

@@ -55,7 +55,7 @@ def create(  # noqa: PLR0913, PLR0917 - one parameter for each option
     try:
         secret, made = new_token(Role(role), label or node, _user(), time.time(), days * DAY_SECONDS, node)
     except ValueError as error:
-        fail(f"{error}: use --role node together with --node", Exit.USAGE)
+        fail(str(error), Exit.USAGE)
     if file is not None:
         _write(file, secret)
     with _store(config) as store:

@@ -12,8 +12,8 @@ from understudy_controlplane.cli.connection import connected
 from understudy_controlplane.cli.listing import show_command
 from understudy_controlplane.cli.output import Exit, show
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.fleet.hostlist import compress
 from understudy_controlplane.fleet.plain_text import one_line
+from understudy_controlplane.hostlist import compress
 
 if TYPE_CHECKING:
     from understudy_client import Client, Record

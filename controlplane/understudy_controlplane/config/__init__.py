@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import textwrap
 import tomllib
+from collections.abc import Iterable
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -23,11 +24,13 @@ from understudy_controlplane.config.checkpoints import Checkpoints
 from understudy_controlplane.config.detection import Hang, Hardware, Lemon, Silence, Straggler, Xid
 from understudy_controlplane.config.limits import Limits
 from understudy_controlplane.config.notify import OWNERS, Importance, Notify, OwnersWhen, Receiver, ReceiverKind
+from understudy_controlplane.config.provider import Provider
 from understudy_controlplane.config.reports import Reports
 from understudy_controlplane.config.retention import Retention
 from understudy_controlplane.config.section import Section
 from understudy_controlplane.config.service import Gateway, Jobs, NoSpare, Server, Slurm, Spares, Topology
 from understudy_controlplane.config.signals import SignalEffect, SignalKind, Signals
+from understudy_controlplane.hostlist import HostListError, expand
 from understudy_controlplane.xid_policy import RowOverride
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ __all__ = [
     "NoSpare",
     "Notify",
     "OwnersWhen",
+    "PartMode",
+    "Provider",
     "Receiver",
     "ReceiverKind",
     "Recovery",
@@ -90,8 +95,37 @@ class Mode(StrEnum):
     ACT = "act"
 
     def at_most(self, other: Mode) -> Mode:
-        order = list(Mode)
-        return min(self, other, key=order.index)
+        return least((self, other))
+
+
+def least(modes: Iterable[Mode]) -> Mode:
+    """The most careful one."""
+    return min(modes, key=list(Mode).index)
+
+
+class PartMode(Section):
+    nodes: str = Field("", description="Nodes in this mode: a host list, such as `gpu[1-64]`.")
+    partition: str = Field("", description="Or all nodes of this partition of Slurm.")
+    mode: Mode = Field(description="Their mode. Of several entries for a node the most careful mode counts.")
+
+    @model_validator(mode="after")
+    def _names_nodes_or_a_partition(self) -> Self:
+        if bool(self.nodes) == bool(self.partition):
+            raise ValueError("name either nodes or a partition")
+        return self
+
+    @field_validator("nodes")
+    @classmethod
+    def _is_host_list(cls, text: str) -> str:
+        try:
+            expand(text)
+        except HostListError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    @property
+    def label(self) -> str:
+        return f"nodes {self.nodes}" if self.nodes else f"partition {self.partition}"
 
 
 class Config(Section):
@@ -99,7 +133,12 @@ class Config(Section):
     mode: Mode = Field(
         Mode.OBSERVE,
         description="`observe` (decides and records what it would do; changes nothing), `approve` (an operator "
-        "approves each recovery) or `act`.",
+        "approves each recovery) or `act`. It is that of all nodes that `modes` does not name.",
+    )
+    modes: tuple[PartMode, ...] = Field(
+        (),
+        description="Modes of parts of the fleet, each an entry `[[modes]]`. A job on nodes of several parts is in the "
+        "most careful of their modes, and so are all its nodes while it runs.",
     )
     server: Server = Server()
     access: Access = Access()
@@ -118,6 +157,7 @@ class Config(Section):
     hang: Hang = Hang()
     recovery: Recovery = Recovery()
     repair: Repair = Repair()
+    provider: Provider = Provider()
     validation: Validation = Validation()
     checkpoints: Checkpoints = Checkpoints()
     notify: Notify = Notify()
@@ -131,6 +171,11 @@ class Config(Section):
                 f"retention.events_days must be at least {self.lemon.days:g}: the score of a node counts as many days"
             )
         return self
+
+    @property
+    def highest_mode(self) -> Mode:
+        """What the control plane may do to any node at all."""
+        return max((self.mode, *(one.mode for one in self.modes)), key=list(Mode).index)
 
     def probes_suspects(self, mode: Mode) -> bool:
         return mode is not Mode.OBSERVE and self.validation.enabled and self.validation.test_suspects
@@ -200,6 +245,8 @@ def _meant(location: list[str]) -> str:
             section = annotation
     fixed = section.FIXED if issubclass(section, Section) else ()
     keys = [field.alias or name for name, field in section.model_fields.items() if name not in fixed]
+    if section is not Config and location[-1] in Config.model_fields:
+        return f"'{location[-1]}' belongs above the first [section] of the file"
     near = difflib.get_close_matches(location[-1], keys, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(keys)}"
 

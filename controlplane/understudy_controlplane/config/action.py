@@ -240,7 +240,10 @@ class Repair(Section):
     """Nodes in repair or validation at once, as a share of all nodes."""
     cooldown_seconds: float = Field(60.0, ge=0, description="Time between two repairs of the same node.")
     dead_node_wait_seconds: float = Field(
-        1800.0, ge=0, description="Time for a dead node to come back by itself; after that manual repair is needed."
+        1800.0,
+        ge=0,
+        description="Time for a dead node to come back by itself; after that manual repair is needed, or, while "
+        "Slurm shows that the node responds, a look at its agent: it waits in the list, without ticket or page.",
     )
 
 

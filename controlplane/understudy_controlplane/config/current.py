@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -25,6 +25,7 @@ RELOADED = ("server.node_addresses", "slurm.poll_interval_seconds")
 class ConfigFile:
     path: Path
     read_again: bool = False
+    load: Callable[[Path], Config] = load_config  # raises ConfigError
 
     def request(self) -> None:
         """Asks for a reload; a handler of signals may take no lock: the loop reads the file at its next round."""
@@ -48,7 +49,7 @@ class CurrentConfig:
             return
         self.file.read_again = False
         try:
-            new = load_config(self.file.path)
+            new = self.file.load(self.file.path)
         except ConfigError as error:
             self.error = "; ".join(str(error).splitlines())
             log.warning("configuration_not_reloaded", error=self.error, remedy="correct the file and reload again")

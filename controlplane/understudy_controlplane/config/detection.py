@@ -26,8 +26,9 @@ class Silence(Section):
         None,
         gt=0,
         description="Time of silence after which a spare is dead, or a node with a job though neither its gang nor its "
-        "launcher on another node confirms it. Not set: 120 s, and Slurm has to show that the node does not respond. "
-        "Set: this time, whatever Slurm shows. Where Slurm itself would end the job sooner, it is 10 s less than "
+        "launcher on another node confirms it. Not set: 120 s, and Slurm has to show for 20 s more than a third of "
+        "SlurmdTimeout that the node does not respond. Set: this time, whatever Slurm shows. Where "
+        "Slurm itself would end the job sooner, it is 10 s less than "
         "SlurmdTimeout.",
     )
     stopped_seconds: ClassVar[float] = 600.0

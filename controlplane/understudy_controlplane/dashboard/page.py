@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from understudy_controlplane.api.documents import shown
 from understudy_controlplane.clock import moment
+from understudy_controlplane.fleet.provider import in_words
 
 FOLDER = Path(__file__).parent
 STATIC = {
@@ -63,13 +64,10 @@ def when(at: float | None) -> Markup:
     )
 
 
-IN_MILLISECONDS_MAX = 10_000.0
-
-
 def duration(milliseconds: float) -> str:
-    if abs(milliseconds) < IN_MILLISECONDS_MAX:
-        return f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000
+    if abs(seconds) < 10:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + " s"
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -112,9 +110,11 @@ def environment() -> Environment:
     made.filters |= {
         "when": when,
         "duration": duration,
+        "percent": lambda ratio: f"{ratio:.1%}",
         "with_code": with_code,
         "as_json": as_json,
         "words": words,
+        "of_provider": in_words,
         "cell": shown,
         "job_of": job_of_subject,
         "moment": lambda at: moment(at).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC",

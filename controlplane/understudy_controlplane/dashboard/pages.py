@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Response
 
@@ -22,45 +23,52 @@ from understudy_controlplane.api.status import Status, summary
 from understudy_controlplane.dashboard import (
     attention,
     budgets,
+    evidence_words,
     fleet_map,
     heat,
+    lists,
     own_jobs,
+    pace,
     receivers,
     reports,
+    situation,
     steps_to_act,
     story,
     timeline,
 )
+from understudy_controlplane.dashboard.lists import BEFORE, LISTED, NOTHING, OF_RULE, Chosen, Span
 from understudy_controlplane.dashboard.page import Page, parts_of
 from understudy_controlplane.dashboard.stories import Stories
 from understudy_controlplane.decide.notices import of_move
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
 from understudy_controlplane.fleet.durations import DAY_SECONDS
 from understudy_controlplane.fleet.identity import Identity, Permission
-from understudy_controlplane.fleet.node import NodeState, NodeView
+from understudy_controlplane.fleet.job import Job, JobKey
+from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.notice_facts import MOVES
+from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.slurm import ENDED_STATES
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.state_words import STATES
+from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.topology import Topology
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record
 from understudy_controlplane.store.recoveries import RecoveryFilter
+from understudy_controlplane.store.retention import CHECKPOINTS_KEPT
 from understudy_wire.facts import Tier
-
-LISTED = 100
-BEFORE = "before-"
-OPEN, OF_RULE = "open", "rule-"
-"""Filters of incidents."""
 
 OWN = "my"
 """The page of users of the cluster."""
 
 MOVES_LISTED = 20
 ILL_LISTED = 200
+MOVES_MARKED = 100
+NAMED_MAX = 200
 GPUS_LISTED = 64
 STORY_LISTED = 60
+TICKETS_READ = 100
 MOMENTS_LISTED = 100
 DECISIONS_LOOKED_AT = 200
 WOULD_HAVE_LISTED = 30
@@ -96,26 +104,6 @@ def root_of(page: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Records of a list that a page shows. `older`: where the next page begins; empty: this is the last one."""
-
-    before: int
-    older: str = ""
-
-    @property
-    def is_older(self) -> bool:
-        return self.before < ID_MAX
-
-    @classmethod
-    def of(cls, by: str) -> Span:
-        number = by.removeprefix(BEFORE)
-        return cls(int(number) if number != by and number.isdecimal() and 0 < int(number) <= ID_MAX else ID_MAX)
-
-    def with_older(self, records: Sequence[Any], number: Callable[[Any], int]) -> Span:
-        return Span(self.before, f"{BEFORE}{min(map(number, records))}" if len(records) == LISTED else "")
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """What every page needs."""
 
@@ -126,13 +114,14 @@ class Reading:
     status: Status
     needs: list[attention.Item]
     span: Span
-    by: str
+    chosen: Chosen
 
     def page(
         self, name: str, title: str, *, layout: str = "1", more: Mapping[str, Any] | None = None, **shown: Any
     ) -> Page:
         """`more`: parts beside those of the page's own template."""
-        context = {"v": self.viewer, "status": self.status, "needs": self.needs, "now": self.snapshot.now, **shown}
+        context = {"v": self.viewer, "status": self.status, "needs": self.needs, "now": self.snapshot.now}
+        context |= {"chosen": self.chosen, **shown}
         parts = parts_of("status.parts.html", **context) | parts_of(f"{name}.parts.html", **context)
         return Page(f"{name}.html", title, self.snapshot.now, parts | dict(more or {}), layout, context)
 
@@ -167,25 +156,25 @@ class Pages:
             "incidents": partial(_incident, stories=stories),
         }
 
-    def read(self, identity: Identity, page: str, by: str) -> Page | Response:
-        """The page of this path below the dashboard's. `by`: how the fleet is grouped, from where on a list is shown
-        (`before-17`), or the span of a report; empty: as its topology is, its newest record, a month. Raises
+    def read(self, identity: Identity, page: str, chosen: Chosen = NOTHING) -> Page | Response:
+        """The page of this path below the dashboard's. `chosen.by`: how the fleet is grouped, from where on a list is
+        shown (`before-17`), or the span of a report; empty: as its topology is, its newest record, a month. Raises
         StoreError.
         """
-        return own_page(self._deps, identity, by) if page == OWN else self._read(identity, page, by)
+        return own_page(self._deps, identity, chosen.by) if page == OWN else self._read(identity, page, chosen)
 
-    def _read(self, identity: Identity, page: str, by: str) -> Page | Response:
+    def _read(self, identity: Identity, page: str, chosen: Chosen) -> Page | Response:
         deps, snapshot = self._deps, self._deps.pulse.snapshot
         viewer = Viewer.of(identity, page, () if snapshot is None else snapshot.nodes)
         if snapshot is None:
             return Page("starting.html", "The control plane starts", 0.0, {}, "starting", {"v": viewer})
         status = summary(deps)
         needs = attention.items(status.needs or ())
-        reading = Reading(deps, viewer, identity, snapshot, status, needs, Span.of(by), by)
+        reading = Reading(deps, viewer, identity, snapshot, status, needs, Span.of(chosen.by), chosen)
         if not page:
-            return self._fleet(reading, by)
+            return self._fleet(reading, chosen.by)
         if page == "reports":
-            return self._report(reading, by)
+            return self._report(reading, chosen.by)
         kind, _, name = page.partition("/")
         if name and kind in self._one:
             return self._one[kind](reading, name)
@@ -269,55 +258,72 @@ def _node(reading: Reading, name: str) -> Page | Response:
         node=found.record,
         sample=fleet_map.sample_of(view, busy=bool(found.record["jobs"])),
         state_words=STATES[view.state],
-        reason=reason_of(view),
+        is_well=situation.is_well(reading.snapshot, view),
+        situation=_situation(reading, view, found.decisions),
         domains=domains,
-        incidents=found.incidents,
+        incidents=[(one, evidence_words.lines(one["evidence"])) for one in found.incidents],
         story=_story(found),
         seen=reading.deps.stores.gpus.gpus(GPUS_LISTED, node=name),
-        actions=node_actions(view.state),
-        spare_actions=spare_actions(view, reading.snapshot.operator.spare_choices.get(name)),
-        moves=[
-            key.job_id
-            for key, job in reading.snapshot.jobs.items()
-            if job.managed and job.running and name in job.slurm.nodes
-        ],
     )
 
 
-def node_actions(state: NodeState) -> list[tuple[str, str]]:
-    """Requests that fit the state, and what they are called."""
-    out = {NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.MANUAL_REPAIR, NodeState.OPERATOR_HOLD}
-    found = []
-    if state in out | {NodeState.RETIRED}:
-        found.append(("release", "Release"))
-    if state not in {NodeState.OPERATOR_HOLD, NodeState.RETIRED}:
-        found.append(("hold", "Hold"))
-    if state in {NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION}:
-        found.append(("quarantine", "Quarantine"))
-    if state in {NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION}:
-        found += [("validate", "Validate"), ("burn-in", "Burn in")]
-    if state is not NodeState.RETIRED:
-        found.append(("retire", "Retire"))
-    return found
+def _situation(reading: Reading, view: NodeView, decisions: Sequence[Record]) -> situation.Situation:
+    deps, snapshot = reading.deps, reading.snapshot
+    known = situation.Known(
+        [one.need for one in reading.needs if one.need.subject == view.name],
+        deps.stores.tickets.tickets(TICKETS_READ, is_open=True, node=view.name),
+        decisions[0] if decisions else None,
+        {job.key: step for job in snapshot.job_on(view.name) if (step := _saved_step(deps, job)) is not None},
+    )
+    return situation.of_node(snapshot, view, deps.current.config, known)
 
 
-def spare_actions(view: NodeView, chosen: bool | None) -> list[tuple[str, str]]:
-    """`chosen`: whether an operator wants the node in the pool; None: none has chosen."""
-    found = [] if chosen or view.state is NodeState.RETIRED else [("add", "Make it a spare")]
-    if chosen is not False and (chosen or view.is_spare):
-        found.append(("remove", "Keep it out of the spares"))
-    return found + ([("forget", "Let Understudy choose spares again")] if chosen is not None else [])
+def _saved_step(deps: ReadDependencies, job: Job) -> int | None:
+    """Step of its newest complete checkpoint against which nothing speaks, if it is one of the newest of all."""
+    if not job.managed:
+        return None
+    newest = deps.queries.checkpoints(CHECKPOINTS_LISTED, only=JobFilter(job_id=job.key.job_id))
+    good = (one for one in newest if one["complete"] and not one["suspect"] and one["submit_at"] == job.key.submit_at)
+    return next((one["step"] for one in good), None)
 
 
 def _story(found: Explanation) -> list[story.Entry]:
     return story.entries(found.incidents, found.recoveries, found.requests, found.decisions)[:STORY_LISTED]
 
 
+JOB_FILTERS = {
+    "running": JobFilter(state="RUNNING"),
+    "pending": JobFilter(state="PENDING"),
+    "managed": JobFilter(managed=True),
+}
+RECOVERY_FILTERS = {one.value.replace("_", " "): RecoveryFilter(status=one) for one in RecoveryStatus}
+INCIDENT_FILTERS = {"open": IncidentFilter(open=True), "closed": IncidentFilter(open=False)}
+
+
+def _nodes(reading: Reading) -> Page:
+    rows = lists.node_rows(reading.snapshot, reading.chosen)
+    begin = lists.begin_of(reading.chosen.by, len(rows))
+    shown = rows[begin : begin + LISTED]
+    last = reading.deps.queries.newest_incidents([one.node.name for one in shown])
+    return reading.page(
+        "nodes",
+        "Nodes",
+        rows=[replace(one, last_incident=last.get(one.node.name)) for one in shown],
+        total=len(rows),
+        begin=begin,
+        following=f"{lists.FROM}{begin + LISTED}" if begin + LISTED < len(rows) else "",
+        sample_of={kind.code: fleet_map.sample(kind) for kind in fleet_map.LEGEND},
+        sorts=("node", "state", "since", "job"),
+        filters=lists.NODE_FILTERS,
+    )
+
+
 def _jobs(reading: Reading) -> Page:
-    found = job_records(reading.deps, LISTED, reading.span.before, JobFilter())
+    only = replace(JOB_FILTERS.get(reading.chosen.only, JobFilter()), text=reading.chosen.q or None)
+    found = job_records(reading.deps, LISTED, reading.span.before, only)
     order = {"RUNNING": 0, "PENDING": 1}
     shown = sorted(found, key=lambda one: order.get(one["state"], 2))
-    return reading.page("jobs", "Jobs", jobs=shown, list=reading.span.with_older(found, _id))
+    return reading.page("jobs", "Jobs", jobs=shown, list=reading.span.with_older(found, _id), filters=JOB_FILTERS)
 
 
 def _id(record: Record) -> int:
@@ -334,6 +340,7 @@ def _job(reading: Reading, name: str) -> Page | Response:
     table = next((one for key, one in reading.snapshot.progress.tables.items() if key.job_id == int(name)), None)
     shown = heat.heat(table) if table is not None else None
     restore = explain_checkpoints(reading.deps, int(name), reading.identity)
+    paced = _pace(reading, found.record)
     return reading.page(
         "job",
         f"Job {name}",
@@ -346,19 +353,37 @@ def _job(reading: Reading, name: str) -> Page | Response:
         heat=shown,
         heat_drawing=heat.drawn(shown) if shown is not None else None,
         heat_levels=heat.LEVEL_WORDS,
+        pace=paced,
+        pace_drawing=pace.drawn(paced) if paced is not None else None,
+        kept_days=reading.deps.current.config.retention.job_details_days,
+        checkpoints_kept=CHECKPOINTS_KEPT,
         restore=None if isinstance(restore, Response) else restore,
         checkpoints_listed=CHECKPOINTS_LISTED,
         tiers=TIERS,
     )
 
 
+def _pace(reading: Reading, job: Record) -> pace.Pace | None:
+    deps, key = reading.deps, JobKey(job["cluster"], job["job_id"], job["submit_at"])
+    moves = deps.stores.recoveries.newest(MOVES_MARKED, only=RecoveryFilter(job_id=job["job_id"]))
+    of_job = [recovery_record(deps, one) for one in moves if one.plan.kind in MOVES]
+    return pace.pace(job["attempts"], deps.stores.checkpoints.saves(key), of_job)
+
+
 def _recoveries(reading: Reading) -> Page:
-    newest = reading.deps.stores.recoveries.newest(LISTED, reading.span.before)
+    text = reading.chosen.q
+    naming = [name for name in reading.snapshot.nodes if text and text.casefold() in name.casefold()]
+    filtered = RECOVERY_FILTERS.get(reading.chosen.only, RecoveryFilter())
+    only = replace(filtered, text=text or None, naming=naming[:NAMED_MAX])
+    newest = reading.deps.stores.recoveries.newest(LISTED, reading.span.before, only)
     return reading.page(
         "recoveries",
         "Recoveries",
         recoveries=[recovery_record(reading.deps, one) for one in newest],
         list=reading.span.with_older(newest, lambda one: one.id),
+        filters=RECOVERY_FILTERS,
+        named_max=NAMED_MAX,
+        not_searched=max(len(naming) - NAMED_MAX, 0),
     )
 
 
@@ -382,12 +407,14 @@ def _recovery(reading: Reading, name: str) -> Page | Response:
 
 
 def _incidents(reading: Reading) -> Page:
-    rule = reading.by.removeprefix(OF_RULE) if reading.by.startswith(OF_RULE) else None
-    only = IncidentFilter(open=True if reading.by == OPEN else None, rule=rule)
+    wanted = reading.chosen.only
+    rule = wanted.removeprefix(OF_RULE) if wanted.startswith(OF_RULE) else None
+    only = replace(INCIDENT_FILTERS.get(wanted, IncidentFilter(rule=rule)), text=reading.chosen.q or None)
     found = reading.deps.queries.incidents(LISTED, reading.span.before, only)
-    words = f"Of the rule {rule}" if rule else "Those that are open" if only.open else ""
-    shown = reading.span if words else reading.span.with_older(found, _id)
-    return reading.page("incidents", "Incidents", incidents=found, list=shown, only=words)
+    filters = [*INCIDENT_FILTERS, *([wanted] if rule else [])]
+    return reading.page(
+        "incidents", "Incidents", incidents=found, list=reading.span.with_older(found, _id), filters=filters
+    )
 
 
 def _tickets(reading: Reading) -> Page:
@@ -426,6 +453,8 @@ def _incident(reading: Reading, name: str, stories: Stories) -> Page | Response:
         "incident",
         f"Incident {name}",
         incident=record,
+        situation=_of_incident(reading, record, decisions),
+        evidence=evidence_words.lines(record["evidence"]),
         further=post_mortem.further_findings(record),
         moments=moments[begin:end],
         moments_before=begin,
@@ -439,6 +468,18 @@ def _incident(reading: Reading, name: str, stories: Stories) -> Page | Response:
         advice=[*post_mortem.advice(found)],
         decisions=decisions[:LISTED],
     )
+
+
+def _of_incident(reading: Reading, record: Record, decisions: Sequence[Record]) -> situation.Situation:
+    """What its node or gang needs, while it is open."""
+    snapshot, subject = reading.snapshot, record["subject"]
+    view = snapshot.nodes.get(subject) if record["subject_kind"] == SubjectKind.NODE.value else None
+    job = next((job for key, job in snapshot.jobs.items() if str(key) == subject), None)
+    if record["closed_at"] is not None:
+        return situation.over(record)
+    if view is not None:
+        return _situation(reading, view, decisions)
+    return situation.of_others(snapshot, record, job, decisions[0] if decisions else None)
 
 
 def _number(name: str) -> int | None:
@@ -468,6 +509,7 @@ def _guards(reading: Reading) -> Page | Response:
 
 
 ALL: Mapping[str, Callable[[Reading], Page | Response]] = {
+    "nodes": _nodes,
     "jobs": _jobs,
     "recoveries": _recoveries,
     "incidents": _incidents,
@@ -484,11 +526,13 @@ ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {
 
 
 def found_page(deps: ReadDependencies, text: str) -> str | None:
-    """The page of the node or job of this name."""
-    snapshot = deps.pulse.snapshot
-    if snapshot is not None and text in snapshot.nodes:
-        return f"nodes/{text}"
-    if text.isdecimal() and int(text) <= ID_MAX:
-        known: list[Record] = deps.queries.jobs(1, only=JobFilter(job_id=int(text)))
-        return f"jobs/{text}" if known else None
-    return None
+    """The page of the node or job of this name, or the list of those that have it in their name."""
+    snapshot, wanted = deps.pulse.snapshot, Chosen(q=text)
+    nodes = snapshot.nodes if snapshot is not None else {}
+    if text in nodes:
+        return f"nodes/{quote(text)}"
+    if text.isdecimal() and int(text) <= ID_MAX and deps.queries.jobs(1, only=JobFilter(job_id=int(text))):
+        return f"jobs/{text}"
+    if text and any(text.casefold() in name.casefold() for name in nodes):
+        return f"nodes{wanted.address()}"
+    return f"jobs{wanted.address()}" if text and deps.queries.jobs(1, only=JobFilter(text=text)) else None

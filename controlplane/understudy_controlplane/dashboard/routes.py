@@ -10,13 +10,15 @@ from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from understudy_controlplane.access.admission import Admission, Denied
+from understudy_controlplane.access.sessions import is_by_session
 from understudy_controlplane.api.dependencies import ReadDependencies
 from understudy_controlplane.api.pages import NAME_CHARACTERS_MAX
 from understudy_controlplane.api.streams import EventStream, who_reads
+from understudy_controlplane.dashboard.lists import Chosen
 from understudy_controlplane.dashboard.live import LiveViews
 from understudy_controlplane.dashboard.page import HEADERS, RELEASE, STATIC, Page, template
 from understudy_controlplane.dashboard.pages import OWN, Pages, found_page, missing, root_of
@@ -28,6 +30,13 @@ YEAR_SECONDS = 365 * 86_400
 
 PagePath = Annotated[str, Query(max_length=PAGE_CHARACTERS_MAX)]
 Text = Annotated[str, Query(max_length=NAME_CHARACTERS_MAX)]
+
+
+def _wanted(by: Text = "", q: Text = "", only: Text = "", sort: Text = "") -> Chosen:
+    return Chosen(by, q.strip(), only, sort)
+
+
+Wanted = Annotated[Chosen, Depends(_wanted)]
 
 
 def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admission) -> APIRouter:
@@ -50,12 +59,12 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
             return identity
         found = await deps.readers.attempt(lambda: found_page(deps, q.strip()))
         if isinstance(found, str):
-            return RedirectResponse(quote(found), 303)
+            return RedirectResponse(found, 303)
         return _problem(found or missing(f"node or job {q.strip():.100}"), "find")
 
     @router.get("/dashboard/live")
     async def live(
-        request: Request, page: PagePath = "", by: Text = "", layout: Text = "", seen: float = 0.0
+        request: Request, chosen: Wanted, page: PagePath = "", layout: Text = "", seen: float = 0.0
     ) -> Response:
         """The parts of a page that have changed since the snapshot of the time `seen`, as they change."""
         identity = await _admitted(admission, request, page)
@@ -63,10 +72,10 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
         refusal = views.places.enter(who)
         if refusal is not None:
             return refusal
-        key = f"{identity.role.value} {identity.user_id} {by} {page}"
+        key = f"{identity.role.value} {identity.user_id} {chosen} {page}"
         stream = views.stream(
             key,
-            lambda: deps.readers.attempt(lambda: pages.read(identity, page, by)),
+            lambda: deps.readers.attempt(lambda: pages.read(identity, page, chosen)),
             (seen, layout),
             lambda: _admitted(admission, request, page),
         )
@@ -74,13 +83,14 @@ def dashboard_router(deps: ReadDependencies, views: LiveViews, admission: Admiss
 
     @router.get("/dashboard/{page:path}")
     @router.get("/dashboard")
-    async def show(request: Request, page: str = "", by: Text = "") -> Response:
+    async def show(request: Request, chosen: Wanted, page: str = "") -> Response:
         if request.url.path.endswith("/"):
             return RedirectResponse("../dashboard" if not page else f"../{page.rstrip('/').rpartition('/')[2]}", 303)
         identity = await _identity(admission, request, page)
         if isinstance(identity, Response):
             return identity
-        made = await deps.readers.attempt(lambda: _rendered(pages.read(identity, page, by), page, by))
+        logged_in = is_by_session(request)
+        made = await deps.readers.attempt(lambda: _rendered(pages.read(identity, page, chosen), page, logged_in))
         return made if made.media_type == "text/html" else _problem(made, page)
 
     return router
@@ -117,11 +127,17 @@ async def _is_user(admission: Admission, request: Request) -> bool:
     return True
 
 
-def _rendered(page: Page | Response, path: str, by: str) -> Response:
+def _rendered(page: Page | Response, path: str, logged_in: bool) -> Response:
     if isinstance(page, Response):
         return page
     text = template(page.template).render(
-        page.context, page=page, parts=page.parts, path=path, by=by, release=RELEASE, root=root_of(path)
+        page.context,
+        page=page,
+        parts=page.parts,
+        path=path,
+        logged_in=logged_in,
+        release=RELEASE,
+        root=root_of(path),
     )
     return Response(text, media_type="text/html", headers=HEADERS)
 

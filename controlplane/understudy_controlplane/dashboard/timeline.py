@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from understudy_controlplane.dashboard.page import IN_MILLISECONDS_MAX, duration
+from understudy_controlplane.dashboard.page import duration
 from understudy_controlplane.fleet.recovery import RecoveryStep, StepStatus
 from understudy_controlplane.store.queries import Record
 
@@ -79,11 +79,7 @@ def drawn(shown: Sequence[Bar]) -> Markup:
     scale = width / total
     height = ROW * len(shown) + 30
     rows = [_row(number, bar, scale) for number, bar in enumerate(shown)]
-    in_seconds = total >= IN_MILLISECONDS_MAX  # one unit for all ticks
-    ticks = [
-        _tick(at, scale, height, "fault" if not at else f"{at / 1000:g} s" if in_seconds else f"{at:.0f} ms")
-        for at in ticks_of(total)
-    ]
+    ticks = [_tick(at, scale, height, f"{at / 1000:g} s" if at else "fault") for at in ticks_of(total)]
     return Markup(
         '<svg class="timeline" viewBox="0 0 {w} {h}" role="img" aria-label="{label}">{ticks}{rows}</svg>'
     ).format(

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy_controlplane.config import Config, Mode
-from understudy_controlplane.decide.guards import is_on_its_way
+from understudy_controlplane.decide.guards import is_on_its_way, object_to_mode
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE
 from understudy_controlplane.fleet.operator import BY_CONTROL_PLANE, Verb
 from understudy_controlplane.fleet.recovery import (
@@ -85,7 +86,16 @@ def await_approval(snapshot: Snapshot, decisions: Sequence[Decision], config: Co
     if snapshot.mode is Mode.OBSERVE:
         return list(decisions)
     known = _by_key(snapshot)
-    return [_await(snapshot, one, known, config) for one in decisions]
+    return [_await(snapshot, _unless_observed(snapshot, one), known, config) for one in decisions]
+
+
+def _unless_observed(snapshot: Snapshot, decision: Decision) -> Decision:
+    """A plan may touch more nodes than the guards were asked about."""
+    plan = decision.plan
+    if plan is None or _only_notifies(plan):
+        return decision
+    by_mode = object_to_mode(snapshot, *_works_on(plan))
+    return withheld(decision, by_mode.because, by_mode.words) if by_mode is not None else decision
 
 
 def _by_key(snapshot: Snapshot) -> dict[ProposalKey, list[Recovery]]:
@@ -98,7 +108,7 @@ def _by_key(snapshot: Snapshot) -> dict[ProposalKey, list[Recovery]]:
 
 def awaits_approval(snapshot: Snapshot, node: str) -> bool:
     """True if what is planned for the node is not done yet."""
-    asks = snapshot.mode is Mode.APPROVE or _is_older_than_mode(snapshot, Subject.of_node(node))
+    asks = snapshot.mode_of([node]) is Mode.APPROVE or _is_older_than_mode(snapshot, Subject.of_node(node))
     return asks and not _is_approved(snapshot, node)
 
 
@@ -208,18 +218,26 @@ def is_rejected(snapshot: Snapshot, finding: Finding) -> bool:
     )
 
 
+def _only_notifies(plan: Plan) -> bool:
+    return isinstance(plan, PagePlan) or (isinstance(plan, ManualRepairPlan) and not plan.replaces)
+
+
 def _needs_approval(snapshot: Snapshot, decision: Decision, plan: Plan) -> bool:
     """Not a ticket, which changes nothing in Slurm; what a person asked for; and what goes on from a recovery that was
     approved: a gang on its way does not wait between two attempts. One whose processes have started works: what stops
     it again is a fault of its own.
     """
-    if isinstance(plan, PagePlan | ManualRepairPlan):
+    if _only_notifies(plan):
         return False
-    if snapshot.mode is not Mode.APPROVE and not _is_of_old_incident(snapshot, decision):
+    if snapshot.mode_of(*_works_on(plan)) is not Mode.APPROVE and not _is_of_old_incident(snapshot, decision):
         return False
     if plan.supersedes is not None and (not isinstance(plan, SwapPlan) or is_on_its_way(snapshot, plan.job)):
         return False
     return not plan.requested or _asked_by_control_plane(snapshot, decision)
+
+
+def _works_on(plan: Plan) -> tuple[tuple[str, ...], JobKey | None]:
+    return (*plan.nodes, *plan.claimed), job_of(plan)
 
 
 def _is_of_old_incident(snapshot: Snapshot, decision: Decision) -> bool:
@@ -235,10 +253,23 @@ def _is_of_old_incident(snapshot: Snapshot, decision: Decision) -> bool:
 def _is_older_than_mode(snapshot: Snapshot, subject: Subject, finding: Finding | None = None) -> bool:
     """A rule that has accused the subject only since then has found a new fault."""
     incident, acting = snapshot.incidents.get(subject), snapshot.operator.acting
-    if snapshot.mode is not Mode.ACT or incident is None or acting is None or acting.since is None:
+    if snapshot.configured_mode(subject) is not Mode.ACT or incident is None or acting is None or acting.since is None:
         return False
     known = acting.known.get(incident.id)
     return known is not None and (finding is None or finding.rule in known or finding.at < acting.since)
+
+
+def unnoted(snapshot: Snapshot) -> dict[int, frozenset[str]]:
+    """Open incidents of parts that do not act while others do, and the rules that accuse their subjects, as far as that
+    is not noted yet: what follows waits for an operator's approval where that part acts later.
+    """
+    acting = snapshot.operator.acting
+    known = acting.known if acting is not None else {}
+    if not snapshot.part_modes or snapshot.mode is not Mode.ACT:
+        return {}
+    observed = [one for subject, one in snapshot.incidents.items() if snapshot.configured_mode(subject) is not Mode.ACT]
+    rules = {one.id: known.get(one.id, frozenset()).union(one.rules) for one in observed}
+    return {number: found for number, found in rules.items() if found != known.get(number)}
 
 
 def _asked_by_control_plane(snapshot: Snapshot, decision: Decision) -> bool:

@@ -50,7 +50,7 @@ def wanted(
     """Yields at most one test of each gang. `lost_at_last`: what the slowness of a node had cost the gang when it was
     last tested. `ordered`: the step of the gang's newest order.
     """
-    if snapshot.mode is Mode.OBSERVE or snapshot.operator.paused:
+    if snapshot.operator.paused:
         return
     asked: set[JobKey] = set()
     for one in findings:
@@ -61,6 +61,7 @@ def wanted(
             or not job.running
             or job.key in asked
             or job.key in snapshot.operator.paused_jobs
+            or snapshot.mode_of((), job.key) is Mode.OBSERVE
         ):
             continue
         table = snapshot.progress.tables.get(job.key)

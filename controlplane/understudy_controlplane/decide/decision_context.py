@@ -72,10 +72,10 @@ class Round:
         return replace(self, free=free, planned=self.planned | taken)
 
     def drained_elsewhere(self, job: Job) -> frozenset[str]:
-        """Nodes that another recovery than the job's own drains, or another decision of this round."""
+        """Nodes that another recovery than the job's own drains, or another decision of this round drains or tests."""
         own = self.snapshot.recovery_of(job.key)
         under_way = [one.plan for one in self.snapshot.recoveries if one is not own and isinstance(one.plan, DrainPlan)]
-        return self.condemned.union(name for plan in (*under_way, *self.moves) for name in plan.nodes)
+        return (self.condemned | self.planned).union(name for plan in (*under_way, *self.moves) for name in plan.nodes)
 
     def with_idle(self) -> Round:
         """Adds idle nodes, if the site lets gangs have them."""

@@ -30,7 +30,7 @@ def drill_event(node: NodeView, code: int, by: str, now: float) -> KernelEvent:
 
 def what_follows(snapshot: Snapshot, config: Config, name: str, event: KernelEvent) -> list[Decision]:
     """The decisions of the next round in mode act, without those that would be made anyway."""
-    acting = replace(snapshot, mode=Mode.ACT) if snapshot.mode is Mode.OBSERVE else snapshot
+    acting = replace(snapshot, mode=Mode.ACT, part_modes={}) if snapshot.mode_of([name]) is Mode.OBSERVE else snapshot
     made_anyway = {one.key for one in decide(acting, detect(acting, config), config)}
     node = acting.nodes[name]
     received_at = max(node.record.cleared_at + 1.0, event.at - config.xid.spread_wait_seconds)

@@ -41,7 +41,9 @@ def can_be_left_inside(snapshot: Snapshot, gang: Gang, behind: Sequence[str], ba
 def named_too(findings: Sequence[Finding], behind: Sequence[str]) -> list[Finding]:
     """The findings, and one of each of these nodes: the launcher starts the gang without the nodes that are named."""
     named = {one.node for one in findings if one.signal is Signal.GANG_HUNG}
-    more = [replace(findings[0], signal=Signal.GANG_HUNG, node=name) for name in behind if name not in named]
+    more = [
+        replace(findings[0], signal=Signal.GANG_HUNG, node=name, detail=None) for name in behind if name not in named
+    ]
     return [*findings, *more]
 
 

@@ -23,4 +23,5 @@ def unfit_nodes(snapshot: Snapshot) -> dict[str, str]:
         and node.record.drained_at is None
         and node.slurm is not None
         and not node.slurm.draining
+        and not snapshot.is_in_observed_part(name)
     }

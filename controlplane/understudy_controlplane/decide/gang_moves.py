@@ -16,7 +16,7 @@ from understudy_controlplane.decide.new_seats import new_seats, new_seats_after_
 from understudy_controlplane.decide.preemption import NOTHING_PREEMPTED, Preemptible
 from understudy_controlplane.decide.spare_turns import share_had, turn
 from understudy_controlplane.decide.whole_blocks import Leaving, NoRoom, Whole
-from understudy_controlplane.detect.stopped import requeued_at
+from understudy_controlplane.detect.stopped import is_given_away
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.decision import Because, Stays
 from understudy_controlplane.fleet.evidence import Json
@@ -134,11 +134,7 @@ def _is_taken(current: Round, job: Job, name: str) -> bool:
     return (
         any(name in plan.claimed for plan in plans_of_others)
         or name in in_the_way_of(snapshot, job, current.config)
-        or any(
-            (one.slurm.start_at or 0) >= requeued_at(snapshot, job)
-            for one in snapshot.holders_of(name)
-            if one.key != job.key
-        )
+        or is_given_away(snapshot, job, name)
     )
 
 

@@ -18,7 +18,7 @@ from understudy_controlplane.fleet.decision import TAKES_OUT, Action, Because, D
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job, JobKey
-from understudy_controlplane.fleet.node import IN_REPAIR, NodeView, ValidationOrigin
+from understudy_controlplane.fleet.node import IN_REPAIR, MIG_MODE_SECONDS, NodeView, ValidationOrigin
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     LauncherRestartPlan,
@@ -35,6 +35,9 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 STARTUP_GRACE_SECONDS = 10.0
 """After a start nothing is done before every usable node was heard, or this has passed: the nodes that happen to report
 first would be taken for all there is."""
+
+FEW_GRACE_SECONDS = 4.0
+"""The same where nearly all were heard: a node that died just before a takeover holds up nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ def hourly_limit(snapshot: Snapshot, config: Config) -> int:
 
 
 def still_gathering(snapshot: Snapshot) -> bool:
-    return snapshot.now - snapshot.started_at < STARTUP_GRACE_SECONDS and snapshot.unheard
+    grace = FEW_GRACE_SECONDS if snapshot.few_unheard else STARTUP_GRACE_SECONDS
+    return bool(snapshot.unheard) and snapshot.now - snapshot.started_at < grace
 
 
 BREAKER_NODES_MIN = 3
@@ -168,6 +172,10 @@ def object_while_unjudged(snapshot: Snapshot, node: str) -> Objection | None:
 def object_while_gpus_are_unsure(snapshot: Snapshot, name: str) -> Objection | None:
     """No test begins that would ask a node in MIG mode for as many GPUs as it has instances."""
     node = snapshot.nodes[name]
+    since = max(node.record.since, node.record.cleared_at, snapshot.started_at)
+    if node.gpus_awaited and node.whole_gpus and snapshot.now - since < MIG_MODE_SECONDS:
+        words = f"Slurm has {node.whole_gpus} GPUs or instances of GPUs, and no report of its agent has shown any since"
+        return Objection(Because.BUSY, f"{words}: validation waits {MIG_MODE_SECONDS:.0f} s for one")
     if not node.may_have_instances(snapshot.now):
         return None
     words = f"Slurm has {node.whole_gpus} GPUs or instances of GPUs, and NVML shows {len(node.gpus)}"
@@ -198,10 +206,21 @@ def only_observes(node: NodeView, row: Row, finding: Finding, config: Config) ->
     return row.action in TAKES_OUT and _object_to_rule_of(node, finding, config) is not None
 
 
-def object_to_operator(snapshot: Snapshot) -> Objection | None:
-    """What people ask for themselves is done in a pause as well."""
+def object_to_mode(snapshot: Snapshot, nodes: Iterable[str], job: JobKey | None = None) -> Objection | None:
+    """Nothing is done to what is only observed: all of the fleet, or a part of it (`modes`)."""
     if snapshot.mode is Mode.OBSERVE:
         return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
+    if snapshot.mode_of(names := tuple(nodes), job) is not Mode.OBSERVE:
+        return None
+    what = f"job {job.job_id}" if job is not None else ", ".join(names)
+    return Objection(Because.DRY_RUN, f"the control plane only observes {what} (`modes` in the configuration)")
+
+
+def object_to_operator(snapshot: Snapshot, about: Finding | None = None) -> Objection | None:
+    """What people ask for themselves is done in a pause as well."""
+    by_mode = object_to_mode(snapshot, *_touched(about))
+    if by_mode is not None:
+        return by_mode
     if snapshot.slurm.error or snapshot.slurm.read_at is None:
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     return None
@@ -286,7 +305,7 @@ def object_to_repair(
     snapshot: Snapshot, config: Config, finding: Finding, tried: Sequence[RepairAttempt], already: Collection[str]
 ) -> Objection | None:
     """`tried`: on this node; `already`: nodes whose repair or test began in this same round."""
-    general = object_to_any(snapshot) or object_while_open(snapshot) or object_to_rule(finding, config)
+    general = object_to_any(snapshot, finding) or object_while_open(snapshot) or object_to_rule(finding, config)
     if general:
         return general
     in_maintenance = _object_under_maintenance(snapshot, finding.node)
@@ -350,12 +369,21 @@ def _object_so_soon(snapshot: Snapshot, config: Config, tried: Sequence[RepairAt
     return None
 
 
-def object_to_any(snapshot: Snapshot, *, requested: bool = False, proven: bool = False) -> Objection | None:
-    """Guards that hold for every effect on Slurm. A pause does not hold back what is `requested` by a person, nor what
-    many nodes or gangs show what the hardware of one has `proven`.
+def _touched(finding: Finding | None) -> tuple[tuple[str, ...], JobKey | None]:
+    return (finding.concerned, finding.job) if finding is not None else ((), None)
+
+
+def object_to_any(
+    snapshot: Snapshot, about: Finding | None, *, requested: bool = False, proven: bool = False
+) -> Objection | None:
+    """Guards that hold for every effect on Slurm. Neither a pause nor what many nodes or gangs show holds back what is
+    `requested` by a person; the latter nor what a node's own hardware has `proven`.
     """
-    if snapshot.mode is Mode.OBSERVE:
-        return Objection(Because.DRY_RUN, 'the control plane only observes (mode = "observe")')
+    by_mode = object_to_mode(snapshot, *_touched(about))
+    if by_mode is not None:
+        return by_mode
+    if snapshot.operator.breaker_holds_all:
+        return object_while_open(snapshot)
     if snapshot.operator.paused and not requested:
         return Objection(
             Because.PAUSED,
@@ -366,7 +394,7 @@ def object_to_any(snapshot: Snapshot, *, requested: bool = False, proven: bool =
         return Objection(Because.SLURM_UNREADABLE, "Slurm cannot be read, so nothing is known for sure")
     if still_gathering(snapshot):
         return Objection(Because.GATHERING, "this control plane has just started, and not every node has reported yet")
-    return None if proven else _object_to_mass(snapshot)
+    return None if proven or requested else _object_to_mass(snapshot)
 
 
 def _object_to_mass(snapshot: Snapshot) -> Objection | None:
@@ -381,7 +409,7 @@ def object_to_quarantine(
     """`already`: nodes whose quarantine was decided in this same round."""
     by_rule = _object_to_rule_of(snapshot.nodes[finding.node], finding, config)
     requested = finding.request is not None
-    general = object_to_any(snapshot, requested=requested, proven=finding.proven)
+    general = object_to_any(snapshot, finding, requested=requested, proven=finding.proven)
     general = general or object_while_open(snapshot) or by_rule
     if general:
         return general
@@ -432,9 +460,10 @@ def object_to_gang_action(snapshot: Snapshot, config: Config, finding: Finding) 
     already gets there: it does not run, and waiting saves nothing.
     """
     if finding.request is not None:
-        return object_to_operator(snapshot) or object_while_open(snapshot)
+        return object_to_operator(snapshot, finding) or object_while_open(snapshot)
     incident = snapshot.incident_of(finding.node) if finding.signal is Signal.GANG_STRANDED else None
-    general = object_to_any(snapshot, proven=incident is not None and incident.signal == Signal.HARDWARE_FAULT)
+    proven = incident is not None and incident.signal == Signal.HARDWARE_FAULT
+    general = object_to_any(snapshot, finding, proven=proven)
     if general or (finding.job is not None and is_on_its_way(snapshot, finding.job)):
         return general
     objection = object_while_open(snapshot) or _object_to_rule_named(finding.rule, config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide import allocation_swap, plans
@@ -13,6 +13,24 @@ from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT, HELD_BY_PEOPLE
 from understudy_controlplane.fleet.recovery import Plan
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.ranks import HangQuestion
+
+
+def questions(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[HangQuestion]:
+    """Questions for the ranks of each gang that is to be restarted once they have answered."""
+    for one in findings:
+        job = snapshot.jobs.get(one.job) if one.job is not None and one.signal is Signal.GANG_ASKED else None
+        table = snapshot.progress.tables.get(job.key) if job is not None else None
+        if job is not None and table is not None:
+            of = table.attempt
+            yield HangQuestion(job.key.job_id, of.restart_count, of.launch, job.slurm.user_id, _asked(table.nodes))
+
+
+def _asked(nodes: Sequence[str]) -> tuple[int, ...]:
+    """First rank of the first, the last and a node between: whose agents ask NCCL. `nodes`: of each rank."""
+    first = {node: rank for rank, node in reversed([*enumerate(nodes)]) if node}
+    ranks = sorted(first.values())
+    return tuple(dict.fromkeys([ranks[0], ranks[len(ranks) // 2], ranks[-1]])) if ranks else ()
 
 
 def too_often(snapshot: Snapshot, job: Job, config: Config) -> str:

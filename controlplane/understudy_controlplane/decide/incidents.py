@@ -9,6 +9,7 @@ from understudy_controlplane.detect.hang import still_stopped_by
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.finding import FAULTS, Finding, failed_detectors, unjudged_nodes
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, FAILED_AS_ONE, PORT_DOWN, OpenIncident
+from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -75,8 +76,8 @@ def _of_gang(snapshot: Snapshot, incident: OpenIncident, accused: Set[Subject]) 
     """Over when the gang steps again, or its job has ended. Nothing is known of jobs before Slurm was read."""
     if snapshot.slurm.read_at is None:
         return ""
-    key = next((key for key in snapshot.jobs if str(key) == incident.subject.name), None)
-    if key is None or snapshot.jobs[key].slurm.ended:
+    key = JobKey.read(incident.subject.name)
+    if key not in snapshot.jobs or snapshot.jobs[key].slurm.ended:
         return JOB_ENDED
     table = snapshot.progress.tables.get(key)
     steps = table is not None and table.advanced_at > incident.opened_at

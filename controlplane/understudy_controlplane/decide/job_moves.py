@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards
 from understudy_controlplane.decide.decision_context import Round
 from understudy_controlplane.decide.gang_moves import gang_moves, gangs_on
@@ -49,8 +49,8 @@ def _finding(snapshot: Snapshot, key: JobKey, request: MoveRequest, signal: Sign
 def _given_up(snapshot: Snapshot, key: JobKey, request: MoveRequest) -> str:
     """Why the request is not carried out any more; empty: it is, or waits."""
     job = snapshot.jobs.get(key)
-    if snapshot.mode is Mode.OBSERVE:
-        return "the control plane only observes"
+    if by_mode := guards.object_to_mode(snapshot, (), key):
+        return by_mode.words
     if snapshot.now - request.at > REQUEST_WAITS_SECONDS:
         return f"it could not be done within {REQUEST_WAITS_SECONDS / HOUR_SECONDS:g} h"
     if snapshot.slurm.read_at is None or snapshot.recovery_of(key) is not None:
@@ -85,9 +85,8 @@ def nodes_to_leave(snapshot: Snapshot, job: Job) -> tuple[str, ...]:
 
 def prospect(snapshot: Snapshot, key: JobKey, request: MoveRequest, config: Config) -> Prospect | str:
     """What will come of the request, or why the gang cannot be moved."""
-    if snapshot.mode is Mode.OBSERVE:
-        why = 'the control plane only observes (mode = "observe"): the request is recorded, and nothing is done'
-        return Prospect(Outcome.OBSERVE_ONLY, why)
+    if by_mode := guards.object_to_mode(snapshot, (), key):
+        return Prospect(Outcome.OBSERVE_ONLY, f"{by_mode.words}: the request is recorded, and nothing is done")
     objection = guards.object_to_operator(snapshot) or guards.object_while_open(snapshot)
     waits = objection.words if objection is not None else waits_for(snapshot, key, request)
     because, words, moves = _move(snapshot, list(_asked(snapshot, key, request)), config)

@@ -1,5 +1,5 @@
 """What the owner of a running job should know, and reads in the job's output: a slow rank and what it costs to stay,
-and NaN on a rank. Pure.
+a gang that is further apart than it asks or could be, and NaN on a rank. Pure.
 
 Rank 0 writes each note once (`understudy.link`), with or without a launcher. In mode observe nothing is sent to jobs.
 """
@@ -12,24 +12,23 @@ from understudy_controlplane.config import Mode
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Attempt, FirstNan, Job
+from understudy_controlplane.fleet.plain_text import whole_words
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_wire.ranks import JobNote
 
-SLOWNESS = frozenset({Signal.STRAGGLER_SUSPECTED, Signal.STRAGGLER_CONFIRMED, Signal.GANG_SLOW})
+SLOWNESS = frozenset({Signal.STRAGGLER_SUSPECTED, Signal.STRAGGLER_CONFIRMED, Signal.GANG_SLOW, Signal.GANG_SCATTERED})
 TEXT_CHARACTERS_MAX = 1000
 
 
 def job_notes(snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[JobNote]:
-    if snapshot.mode is Mode.OBSERVE:
-        return
     for one in findings:
         job = snapshot.jobs.get(one.job) if one.job is not None and one.signal in SLOWNESS else None
-        if job is not None:
+        if job is not None and snapshot.mode_of((), job.key) is not Mode.OBSERVE:
             yield from _note(snapshot, job, f"{one.rule} {one.node}", _slow(one, job))
     for nan in snapshot.history.first_nans:
         job = snapshot.jobs.get(nan.job)
         # Rank 0 writes what it sees itself.
-        if job is not None and nan.rank > 0:
+        if job is not None and nan.rank > 0 and snapshot.mode_of((), job.key) is not Mode.OBSERVE:
             yield from _note(snapshot, job, f"nan {nan.step}", _nan(nan), nan.attempt)
 
 
@@ -39,7 +38,7 @@ def _note(snapshot: Snapshot, job: Job, key: str, text: str, of: Attempt | None 
     if table is None or not job.managed or not job.running or of not in (None, table.attempt):
         return
     attempt = table.attempt
-    text = text[:TEXT_CHARACTERS_MAX]
+    text = whole_words(text, TEXT_CHARACTERS_MAX)
     yield JobNote(job.key.job_id, attempt.restart_count, attempt.launch, job.slurm.user_id, key, text)
 
 

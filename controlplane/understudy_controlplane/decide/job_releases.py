@@ -130,7 +130,7 @@ def _release(current: Round, row: Row, finding: Finding) -> Decision:
     snapshot, config = current.snapshot, current.config
     assert finding.job is not None
     job = snapshot.jobs[finding.job]
-    general = guards.object_to_any(snapshot) or guards.object_to_paused_job(snapshot, job.key)
+    general = guards.object_to_any(snapshot, finding) or guards.object_to_paused_job(snapshot, job.key)
     objection = general or _not_alone(job) or _too_often(snapshot, job, config)
     if objection is not None:
         return guards.held_back(row, finding, objection)
@@ -148,7 +148,7 @@ def _release(current: Round, row: Row, finding: Finding) -> Decision:
 
 def _delete_seats(current: Round, row: Row, finding: Finding) -> Decision:
     snapshot = current.snapshot
-    objection = guards.object_to_any(snapshot)
+    objection = guards.object_to_any(snapshot, finding)
     if objection is not None:
         return guards.held_back(row, finding, objection)
     assert finding.job is not None

@@ -16,6 +16,7 @@ from understudy_controlplane.decide.job_moves import moves_asked
 from understudy_controlplane.decide.job_releases import excluding_jobs, held_jobs, left_seats, release
 from understudy_controlplane.decide.launcher_restarts import restarted
 from understudy_controlplane.decide.needs import needs
+from understudy_controlplane.decide.other_leader import breaker_for_other_leader
 from understudy_controlplane.decide.pages import detectors_down, page, persons_needed, warnings_of_site
 from understudy_controlplane.decide.pool import change_pool, pool_changes
 from understudy_controlplane.decide.quarantines import condemnations
@@ -64,10 +65,11 @@ def judge(
         *failures.caught("persons_needed", (), lambda: persons_needed(current, found)),
         *failures.caught("site_warnings", (), lambda: warnings_of_site(current)),
     )
+    others = failures.caught("other_leader", (), lambda: breaker_for_other_leader(snapshot))
     down = failures.caught("page", (), lambda: detectors_down(current, [*findings, *failures.findings]))
     failed = _record(current, [*_of_no_node(failures.findings)])
     pages = [page(current, [*_of_no_node(some)]) for some in (waiting, down)]
-    return Judgement([*decisions, *pages[0], *failed, *pages[1]], tuple(found))
+    return Judgement([*decisions, *pages[0], *failed, *pages[1], *others], tuple(found))
 
 
 def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, failures: Failures) -> list[Decision]:
@@ -90,7 +92,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
     )
     entered = [*_of_nodes(snapshot, (*findings, *asked, *due), config), *_of_no_node((*findings, *asked, *of_jobs))]
     condemned = [one.finding for one in entered if _is_condemned(one)]
-    nodes = frozenset(finding.node for finding in condemned if finding.signal not in HANGS)
+    nodes = frozenset(one.node for one in condemned if one.signal not in HANGS | {Signal.GANG_STOPPED})
     taken_out = {one.finding.node: one.finding for one in entered if one.row.action in TAKES_OUT}
     if taken_out:
         faults = {name: (one.signal.value, one.rule) for name, one in taken_out.items()}
@@ -113,9 +115,9 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
 def _due(snapshot: Snapshot, config: Config, failures: Failures) -> Iterator[Finding]:
     """Findings that are due, of each node and of the spares together."""
     tried = repair_cycle.attempts_by_node(snapshot)
-    for name, node in snapshot.nodes.items():
-        look = partial(repair_cycle.due, snapshot, node, tried.get(name, ()), config)
-        yield from failures.caught("due", (name,), look)
+    for node in repair_cycle.concerned(snapshot):
+        look = partial(repair_cycle.due, snapshot, node, tried.get(node.name, ()), config)
+        yield from failures.caught("due", (node.name,), look)
     yield from failures.caught("spare_checks", (), lambda: checks_due(snapshot, config))
 
 

@@ -10,8 +10,6 @@ from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.recovery import RecoveryKind, RepairAttempt, Rung
 from understudy_controlplane.xid_policy import Repair as Asked
 
-"""What was tried longer ago counts no more."""
-
 LADDER = tuple(Rung)
 
 RUNGS = {
@@ -36,25 +34,34 @@ def first_rung(incident: OpenIncident | None) -> Rung:
 
 
 def next_rung(
-    incident: OpenIncident | None, attempts: Sequence[RepairAttempt], policy: Repair, *, mig: bool = False
+    incident: OpenIncident | None,
+    attempts: Sequence[RepairAttempt],
+    policy: Repair,
+    *,
+    mig: bool = False,
+    replaces: bool = False,
 ) -> Rung:
     """Upwards only: never below the highest that was tried within the week. `attempts` are the node's own of it.
-    `mig`: a reset would end the instances of its GPUs, which services make at boot.
+    `mig`: a reset would end the instances of its GPUs, which services make at boot. `replaces`: the provider may be
+    asked for another node.
     """
     tried = [one.rung for one in attempts if one.rung is not None and _counts(one)]
     lowest = max(
         [LADDER.index(first_rung(incident)), *(LADDER.index(rung) for rung in tried if rung != Rung.MANUAL_REPAIR)]
     )
-    for rung in LADDER[lowest:]:
-        if rung is Rung.MANUAL_REPAIR or tried.count(rung) < _most(rung, policy, mig):
+    for rung in LADDER[min(lowest, LADDER.index(Rung.REPLACE)) :]:
+        most = int(replaces) if rung is Rung.REPLACE else _most(rung, policy, mig)
+        if rung is Rung.MANUAL_REPAIR or tried.count(rung) < most:
             return rung
     return Rung.MANUAL_REPAIR
 
 
 def _counts(attempt: RepairAttempt) -> bool:
     """A validation that follows a repair is no attempt of its own; without one before it, it stands for the rung."""
-    return attempt.kind is RecoveryKind.REPAIR or (
-        attempt.kind is RecoveryKind.VALIDATE and attempt.rung is Rung.RESTART_APP
+    return (
+        attempt.kind is RecoveryKind.REPAIR
+        or (attempt.kind is RecoveryKind.VALIDATE and attempt.rung is Rung.RESTART_APP)
+        or attempt.rung is Rung.REPLACE
     )
 
 

@@ -27,13 +27,14 @@ def launcher_orders(snapshot: Snapshot, config: Config, failures: Failures) -> d
     orders only to take back the permission to shrink: the standing ones without it.
     """
     shrinks = config.spares.no_spare is NoSpare.SHRINK
-    observes = snapshot.mode is Mode.OBSERVE
-    current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if shrinks and not observes else None
+    acts = shrinks and snapshot.mode is not Mode.OBSERVE
+    current = Round(snapshot, config).with_condemned(frozenset()).with_idle() if acts else None
     found: dict[int, LauncherOrders | None] = {}
     for key, gang in snapshot.progress.gangs.items():
+        observes = snapshot.mode_of((), key) is Mode.OBSERVE
         if observes and not (shrinks and _has_permission(snapshot, key, gang)):
             continue
-        look = partial(_with_permission, snapshot, key, gang, config, current)
+        look = partial(_with_permission, snapshot, key, gang, config, None if observes else current)
         found[key.job_id] = next(iter(failures.caught("launcher_orders", gang.nodes, look)), None)
     return found
 

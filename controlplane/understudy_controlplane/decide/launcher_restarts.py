@@ -23,7 +23,7 @@ def _restarted(current: Round, row: Row, finding: Finding) -> Decision:
     assert finding.job is not None
     plan = _credit(snapshot, finding, current.config)
     objection = (
-        guards.object_to_any(snapshot)
+        guards.object_to_any(snapshot, finding)
         or guards.object_to_rule(finding, current.config)
         or guards.object_to_paused_job(snapshot, finding.job)
     )

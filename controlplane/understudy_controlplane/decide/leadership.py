@@ -12,9 +12,14 @@ is later: so the lease is over for the leader first.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy_controlplane.fleet.holder import Holder
+from understudy_controlplane.fleet.counted import listed
+from understudy_controlplane.fleet.holder import Holder, Leader, OtherLeader
+from understudy_wire.leader import HeardLeader
 
 RENEWAL_SECONDS = 0.5
 LEASE_SECONDS = 2.0
@@ -34,6 +39,29 @@ LOOP_SECONDS = 60.0
 """A loop that stands still for longer gives the lead up, as systemd ends it then (`WatchdogSec`). Not earlier: it waits
 for a slow slurmctld, and a standby would wait for the same one.
 """
+
+
+UNABLE_SECONDS = 3.0
+"""A leader that reaches no slurmctld, or hears no agent, for this time passes the lead on to a standby that reaches
+slurmctld.
+"""
+
+UNREAD_SECONDS = 30.0
+"""The same for a leader that slurmctld answers, and that cannot use what it answers: each reading of Slurm fails."""
+
+UNABLE_LOOKS = 6
+"""A leader passes the lead on once it finds in this many looks in a row, one each `RENEWAL_SECONDS`, that it cannot
+work and a standby can. While slurmctld is restarted, one of them may learn about two seconds later than the other that
+it is away, or is there again.
+"""
+
+SETTLED_SECONDS = 1200.0
+"""A leader keeps the lead for this time at least, unless it loses it: where the next one fares no better, it stays. A
+new leader also measures from its start how long a gang stands still: the default of `hang.seconds_min` is half of this.
+"""
+
+AGENTS_MIN = 3
+"""The silence of fewer agents is their own: they may be restarted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +120,50 @@ class Lease:
         if now < self.calls_from:
             return "this control plane took the lead just now, and a call of the one before it may still be under way"
         return ""
+
+
+URL = re.compile(r"https?://[\w.:/\[\]-]{1,200}")
+"""A node may report any text, which people read beside a command."""
+
+WORDS_SECONDS = 60.0
+"""An agent looks at the other control planes every half minute."""
+
+AGENTS_SECONDS = 600.0
+"""Agents that have reported within this time are counted: where most are silent, the others do not speak for all."""
+
+SURE_SECONDS = 5.0
+"""An agent that follows a control plane that was replaced names the one before in its first report to this one, and not
+in the next, a second later.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An agent reports another control plane that leads."""
+
+    node: str
+    leading: HeardLeader
+    since: float
+
+
+def is_other(leading: HeardLeader, own: Leader) -> bool:
+    """An older term of this installation has lost the lead to this one, and learns it by the same way."""
+    return bool(own.installation) and (leading.installation != own.installation or leading.term > own.term)
+
+
+def other_leader(words: Sequence[Word], agents: int, own: Leader, now: float) -> OtherLeader | None:
+    """`words`: of the agents that name another control plane, among all `agents` that have reported lately."""
+    sure = [word for word in words if now - word.since >= SURE_SECONDS]
+    if not sure:
+        return None
+    [(shown, _)] = Counter(word.leading for word in sure).most_common(1)
+    what = "has taken the lead of this installation" if shown.installation == own.installation else "also leads here"
+    which = f"with term {shown.term}" if shown.installation == own.installation else "with a database of its own"
+    count = len(sure)
+    naming = listed(sorted(word.node for word in sure if word.leading == shown))
+    where = f"at {shown.url}" if URL.fullmatch(shown.url) else "at an address that is none"
+    return OtherLeader(
+        f"the control plane {where} {what}, {which}, as {count} of {agents} agents report ({naming}): "
+        "`systemctl disable --now understudy-controlplane` on the host of the one that is not to lead ends that",
+        is_believed=2 * count > agents,
+    )

@@ -26,7 +26,7 @@ OUT = (Stage.ASKED, Stage.HELD)
 
 def next_of(snapshot: Snapshot, maintenance: Maintenance) -> Next:
     stages = _stages(snapshot, maintenance)
-    if snapshot.mode is Mode.OBSERVE or snapshot.slurm.read_at is None:
+    if snapshot.mode_of(maintenance.unfinished) is Mode.OBSERVE or snapshot.slurm.read_at is None:
         return Next(stages)
     if maintenance.is_ending(snapshot.now):
         return _ending(snapshot, stages)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect
+from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect, least
 from understudy_controlplane.decide import guards, rule_budget, spares
-from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage
+from understudy_controlplane.decide.leadership import WORDS_SECONDS
+from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage, waits_for_slurm
 from understudy_controlplane.detect.hang import all_report, silent_patience_seconds
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
@@ -24,8 +25,27 @@ from understudy_controlplane.fleet.finding import HANGS, Finding, Signal
 from understudy_controlplane.fleet.incident import BLOCK_FABRIC, DOMAIN_SILENT, PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.need import Need, NeedKind
-from understudy_controlplane.fleet.node import HELD_BY_PEOPLE, IN_REPAIR, OUT_OF_SERVICE, NodeState, NodeView
-from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, RepairAttempt, job_of
+from understudy_controlplane.fleet.node import (
+    HELD_BY_PEOPLE,
+    IN_REPAIR,
+    OUT_OF_SERVICE,
+    REASON_PREFIX,
+    NodeState,
+    NodeView,
+)
+from understudy_controlplane.fleet.part_modes import not_in_slurm
+from understudy_controlplane.fleet.recovery import (
+    DrainPlan,
+    PoolSwapPlan,
+    Recovery,
+    RecoveryKind,
+    RecoveryStatus,
+    RepairAttempt,
+    StepName,
+    StepStatus,
+    SwapPlan,
+    job_of,
+)
 from understudy_controlplane.fleet.slurm import INVALID_REG, POOL_USER, Service, SlurmJob
 from understudy_controlplane.fleet.snapshot import LEFT_SECONDS, Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
@@ -70,6 +90,27 @@ NEVER_HEARD_SECONDS = 3600.0
 
 SHOWN_MAX = 8
 
+EFFECTS = {
+    RecoveryKind.POOL_SWAP: "move {job} off {nodes} to a spare of the pool",
+    RecoveryKind.ALLOCATION_SWAP: "move {job} off {nodes} to a spare of its allocation",
+    RecoveryKind.LAUNCHER_RESTART: "credit {job} the time of its restart",
+    RecoveryKind.QUARANTINE: "take {nodes} out of service",
+    RecoveryKind.FILL_POOL: "add {nodes} to the spare pool",
+    RecoveryKind.LEAVE_POOL: "take {nodes} out of the spare pool",
+    RecoveryKind.RELEASE_JOB: "start {job} on other nodes",
+    RecoveryKind.DELETE_SEATS: "delete the reservation of {job}",
+    RecoveryKind.REPAIR: "repair {nodes}",
+    RecoveryKind.VALIDATE: "test {nodes}",
+    RecoveryKind.MANUAL_REPAIR: "ask an administrator to repair {nodes}",
+    RecoveryKind.RETURN: "return {nodes} to service",
+    RecoveryKind.TAKE_BACK: "drain {nodes} again",
+    RecoveryKind.LET_GO: "give {nodes} up to an administrator",
+    RecoveryKind.PAGE: "notify a person",
+    RecoveryKind.RESTORE_WEIGHT: "end the probation of {nodes}",
+}
+"""What a recovery of each kind does."""
+RESTART = "restart {job}"
+
 EXPLAIN = "`understudy explain {kind} {name}` shows what ends that"
 
 
@@ -81,6 +122,7 @@ def needs(
     moving |= {job_of(one.plan) for one in snapshot.recoveries if not leaves_it_to_slurm(one)}
     found: dict[str, Need] = {}
     for one in (
+        *_other_leader(snapshot),
         *_agents(snapshot, config),
         *_breaker(snapshot),
         *_of_decisions(snapshot, decisions, config),
@@ -99,6 +141,7 @@ def needs(
         *_miscounted(snapshot),
         *_pool(snapshot, config),
         *_drills(snapshot),
+        *_modes_of_no_node(snapshot, config),
         *_never_heard(snapshot),
     ):
         found.setdefault(one.key, one)
@@ -154,7 +197,7 @@ def _agents(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 def _never_heard(snapshot: Snapshot) -> Iterator[Need]:
     names = [
-        node.name for node in snapshot.nodes.values() if node.service not in (None, Service.AWAY) and not node.has_agent
+        node.name for node in snapshot.nodes.values() if not node.has_agent and node.service not in (None, Service.AWAY)
     ]
     if names:
         kind = NeedKind.NEVER_HEARD
@@ -162,6 +205,14 @@ def _never_heard(snapshot: Snapshot) -> Iterator[Need]:
         why = f"no agent has ever reported from {shown(names)}: faults there are not seen"
         command = "`systemctl status understudy-agent` there"
         yield Need(kind, "fleet", _first_seen(snapshot, kind, "fleet"), why, command, NEVER_HEARD_SECONDS)
+
+
+def _other_leader(snapshot: Snapshot) -> Iterator[Need]:
+    """Too few agents report it to stop for it: one of them may be wrong, or lie."""
+    other, kind = snapshot.other_leader, NeedKind.CONTROL_PLANE
+    if other is not None and not other.is_believed:
+        since = _first_seen(snapshot, kind, "control plane")
+        yield Need(kind, "control plane", since, other.words, patience_seconds=2 * WORDS_SECONDS)
 
 
 def _breaker(snapshot: Snapshot) -> Iterator[Need]:
@@ -235,13 +286,17 @@ def _held_back(snapshot: Snapshot, decision: Decision, config: Config) -> Need:
         since = _held_since(snapshot, decision)
     at_once = decision.because is Because.NO_SPARE and config.spares.no_spare is NoSpare.PAGE
     stands = decision.because is Because.NO_SPARE and finding is not None and finding.dead
-    seconds = min(PENDS_SECONDS, config.guards.page_after_seconds) if stands else config.guards.page_after_seconds
+    seconds = min(SETTLES_SECONDS, config.guards.page_after_seconds) if stands else config.guards.page_after_seconds
     job = subject.removeprefix("job ") if subject.startswith("job ") else ""
     command = EXPLAIN.format(kind="job" if job else "node", name=job or subject)
     patience = seconds if decision.because in ENDS_WITH_OTHERS else 0.0
     by_person = decision.because is Because.CANCELLED  # who has looked, and is not paged for it
     page_seconds = None if by_person else 0.0 if at_once else seconds
-    return Need(kind, subject, since, decision.reason, command, patience, page_seconds)
+    gangs = [one for one in snapshot.job_on(finding.node) if one.managed] if stands and finding is not None else []
+    why = f"{named(gangs[0])} stands: {decision.reason}" if gangs else decision.reason
+    if gangs:  # one page, also where Slurm requeues it meanwhile
+        kind, subject = NeedKind.GANG_PENDS, f"job {gangs[0].key.job_id}"
+    return Need(kind, subject, since, why, command, patience, page_seconds)
 
 
 def _rule_stopped(snapshot: Snapshot, decision: Decision, rule: str) -> Need:
@@ -284,9 +339,13 @@ def _approvals(snapshot: Snapshot) -> Iterator[Need]:
         if one.status is RecoveryStatus.AWAITS_APPROVAL:
             job = job_of(one.plan)
             known = snapshot.jobs.get(job) if job is not None else None
-            of = f" of {named(known)}" if known is not None else f" of job {job.job_id}" if job is not None else ""
-            on = f" on {shown(one.plan.nodes)}" if one.plan.nodes else ""
-            why = f"recovery {one.id} awaits approval: {one.plan.kind.value.replace('_', ' ')}{of}{on}"
+            whom = named(known) if known is not None else f"job {job.job_id}" if job is not None else "a job"
+            about = one.plan.nodes or one.plan.claimed
+            restarts = isinstance(one.plan, SwapPlan) and not one.plan.nodes
+            effect = (RESTART if restarts else EFFECTS[one.plan.kind]).format(job=whom, nodes=shown(about))
+            reason = one.plan.drain_reason.removeprefix(REASON_PREFIX) if isinstance(one.plan, DrainPlan) else ""
+            cause = f", because of{reason}" if reason else ""
+            why = f"recovery {one.id} awaits approval by an operator: it would {effect}{cause}"
             command = f"`understudy recovery approve {one.id} REASON`, or `understudy recovery cancel {one.id} REASON`"
             yield Need(NeedKind.APPROVAL, f"recovery {one.id}", one.decided_at, why, command, page_seconds=0.0)
 
@@ -319,8 +378,9 @@ def _hold(job: SlurmJob) -> tuple[str, str]:
             f"`scontrol show job {job.address}` shows what it asks for; {job.user} changes that, or `scontrol release "
             f"{job.address}` has Slurm look again once such nodes are back",
         )
+    reason = "it could make no credential for its launch" if job.no_credential else job.reason
     return (
-        f"Slurm itself holds it ({job.reason}) and does not start it again",
+        f"Slurm itself holds it ({reason}) and does not start it again",
         f"`scontrol show job {job.address}` and slurmctld's log show the cause; then `scontrol release {job.address}`",
     )
 
@@ -365,7 +425,7 @@ def _is_known_to_people(snapshot: Snapshot, name: str) -> bool:
 
 def _away_by_partition(snapshot: Snapshot) -> dict[str, list[str]]:
     away: dict[str, list[str]] = {}
-    for node in snapshot.nodes.values():
+    for node in snapshot.set_apart:
         if node.slurm is not None and _is_away(node):
             for partition in node.slurm.partitions:
                 away.setdefault(partition, []).append(node.name)
@@ -385,11 +445,20 @@ def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator
         if job is None or job.key in moving:
             continue
         ended_at = recovery.ended_at or 0.0
-        why, command = _why_not_back(job.slurm, ended_at + snapshot.slurm.ahead_seconds)
+        gives_up = snapshot.slurm.slurmd_timeout_seconds if _was_not_seen(recovery) else 0
+        why, command = _why_not_back(job.slurm, ended_at + gives_up + snapshot.slurm.ahead_seconds)
         if why:
             why = f"{named(job)} is not back: recovery {recovery.id} failed ({recovery.outcome}), and {why}"
             subject = f"job {job.key.job_id}"
             yield Need(NeedKind.GANG_NOT_BACK, subject, ended_at, why, command, page_seconds=0.0)
+
+
+def _was_not_seen(recovery: Recovery) -> bool:
+    """Its gang had started, and was not seen to work. If that is so because its nodes have died under it, Slurm gives
+    it up only after SlurmdTimeout.
+    """
+    waits = (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
+    return any(step.status is StepStatus.FAILED and step.name in waits for step in recovery.steps)
 
 
 def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
@@ -493,17 +562,20 @@ def _nodes_out(snapshot: Snapshot, config: Config) -> Iterator[Need]:
             incident = snapshot.incident_of(name)
             fault = incident.summary if incident is not None else node.slurm.reason if node.slurm else "not known"
             command = f"repair it; `understudy node release {name} REASON` returns it"
+            seconds = LEFT_SECONDS if config.repair.enabled else SETTLES_SECONDS
+            if node.state is NodeState.MANUAL_REPAIR:
+                seconds = 0.0
+            elif config.repair.enabled and waits_for_slurm(snapshot, node):
+                why = "Slurm reaches it, and the control plane does not hear its agent"
+                command = "look at the agent, and at the control plane's network to it; it returns once it is heard"
+                seconds = config.repair.dead_node_wait_seconds
             yield Need(
                 NeedKind.NODE_OUT,
                 name,
                 node.record.since,
                 f"{name} is {node.state.value} ({fault}): {why}",
                 command,
-                0.0
-                if node.state is NodeState.MANUAL_REPAIR
-                else LEFT_SECONDS
-                if config.repair.enabled
-                else SETTLES_SECONDS,
+                seconds,
             )
 
 
@@ -522,7 +594,7 @@ def _why_out(node: NodeView, config: Config) -> str:
 
 def _left_by_slurm(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     tried: Mapping[str, Sequence[RepairAttempt]] | None = None
-    for node in snapshot.nodes.values():
+    for node in snapshot.set_apart:
         since = _left_since(snapshot, node)
         if node.slurm is None or since is None:
             continue
@@ -613,10 +685,22 @@ def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     yield Need(kind, "spares", _first_seen(snapshot, kind, "spares"), why, command, patience)
 
 
+def _modes_of_no_node(snapshot: Snapshot, config: Config) -> Iterator[Need]:
+    kind = NeedKind.CONTROL_PLANE
+    read = snapshot.slurm.read_at is not None
+    for one, missing in not_in_slurm(config, snapshot.nodes.values()) if read else ():
+        why = (
+            f"`modes` has an entry for {one.label}, and Slurm does not have {shown(missing)}: until that is right, "
+            f"nodes that no entry names are in mode {least((config.mode, one.mode)).value}"
+        )
+        command = "correct the configuration, then `systemctl reload understudy-controlplane`"
+        yield Need(kind, one.label, _first_seen(snapshot, kind, one.label), why, command)
+
+
 def _drills(snapshot: Snapshot) -> Iterator[Need]:
     for name, drill in snapshot.operator.drills.items():
         minutes = max(0, round((drill.until - snapshot.now) / 60))
-        why = f"a drill goes on: {name}, for {counted(minutes, 'minute')} more"
+        why = f"DRILL on {name} goes on for {counted(minutes, 'minute')} more"
         since = _first_seen(snapshot, NeedKind.DRILL, name)
         yield Need(NeedKind.DRILL, name, since, why, f"`understudy inject {name} end REASON` ends it")
 
@@ -629,9 +713,11 @@ def _incidents(snapshot: Snapshot, others: Mapping[str, Need]) -> Iterator[Need]
     if snapshot.mode is Mode.OBSERVE:
         if snapshot.incidents:
             count = counted(len(snapshot.incidents), "incident is", "incidents are")
-            why = f"{count} open, and the control plane only observes: it does nothing about them"
+            why = f"{count} open, and the control plane only observes: it does nothing about that"
             since = min(one.opened_at for one in snapshot.incidents.values())
-            command = "`understudy incident list --open`; `understudy observed` prints what it would have done"
+            command = (
+                "`understudy incident list --open`; `understudy mode set act REASON --dry-run` prints what it would do"
+            )
             yield Need(NeedKind.ONLY_OBSERVED, "fleet", since, why, command)
         return
     about = {one.subject for one in others.values()}

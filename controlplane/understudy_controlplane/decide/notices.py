@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from understudy_controlplane.config import Importance
 from understudy_controlplane.fleet.counted import counted, times
+from understudy_controlplane.fleet.drill import WORDS
 from understudy_controlplane.fleet.notice import Notice, NoticeSource, Stage
 from understudy_controlplane.fleet.notice_facts import (
     IncidentFacts,
@@ -43,13 +44,17 @@ def of_incident(facts: IncidentFacts, needs: str = "") -> Notice:
     failed = _has_failed(facts.moves)
     moved = any(one.status == RecoveryStatus.SUCCEEDED.value for one in facts.moves[-1:])
     stage = Stage.FAILED if failed else Stage.RECOVERED if moved else Stage.OPEN
-    name = f"job {facts.job_id}" if facts.job_id is not None else f"{facts.kind.value} {facts.subject}"
+    if facts.closed_at is None:
+        lines.append(f"`understudy incident show {facts.number}` shows the evidence and what is done")
+    name = f"{facts.kind.value} {facts.subject}"
+    if facts.job_id is not None:
+        name = _job(facts.job_id, facts.job_name, facts.user)
     return Notice(
         NoticeSource.INCIDENT,
         facts.number,
         Importance.PAGE if needs or (failed and facts.closed_at is None) else Importance.WARNING,
         Stage.OVER if facts.closed_at is not None else stage,
-        f"{name}: {_words(facts.signal)}",
+        f"{_drill(facts.summary, facts.signal)}{name}: {_words(facts.signal)}",
         "\n".join(lines),
         (f"job {facts.job_id}" if facts.job_id is not None else facts.subject,),
         facts.opened_at,
@@ -75,7 +80,7 @@ def of_ticket(facts: TicketFacts) -> Notice:
         facts.number,
         Importance.PAGE,
         over if facts.waits else Stage.REPORTED,
-        f"a person is needed: {shown(facts.about)}",
+        f"{_drill(facts.reason)}a person is needed: {shown(facts.about)}",
         reason + (release if facts.waits and over is Stage.OPEN else ""),
         facts.about,
         facts.opened_at,
@@ -143,7 +148,7 @@ def of_move(facts: MoveFacts) -> Notice:
         facts.number,
         Importance.INFO if facts.status == RecoveryStatus.SUCCEEDED.value else Importance.WARNING,
         stage,
-        f"{job} ({_line(facts.job_name)}): {cause}" if facts.job_name else f"{job}: {cause}",
+        f"{_drill(facts.summary, facts.signal)}{_job(facts.job_id, facts.job_name)}: {cause}",
         "\n".join((did, advice)),
         (job,),
         facts.fault_at or facts.decided_at,
@@ -161,7 +166,7 @@ def of_stopped(facts: IncidentFacts) -> Notice:
         facts.number,
         Importance.WARNING,
         Stage.OPEN if facts.closed_at is None else Stage.OVER,
-        f"job {facts.job_id}: {_words(facts.signal)}",
+        f"{_job(facts.job_id, facts.job_name)}: {_words(facts.signal)}",
         (
             f"{_line(facts.summary)}\nUnderstudy has not restarted it. {advice}.\n"
             f"`scontrol requeue {facts.job_id}` restarts it from its last checkpoint."
@@ -196,7 +201,7 @@ def of_program(facts: ProgramFacts) -> Notice:
         facts.number,
         Importance.WARNING,
         Stage.OVER if over else Stage.OPEN,
-        f"{job} ({_line(facts.job_name)}): its program failed" if facts.job_name else f"{job}: its program failed",
+        f"{_job(facts.job_id, facts.job_name)}: its program failed",
         "\n".join(lines),
         (job,),
         facts.at,
@@ -250,8 +255,17 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_MAX]) + (f", … ({len(names)} in all)" if len(names) > SHOWN_MAX else "")
 
 
+def _job(number: int | None, name: str, user: str = "") -> str:
+    return f"job {number}{f' ({_line(name)})' if name else ''}{f' of {_line(user)}' if user else ''}"
+
+
+def _drill(summary: str, signal: str = "") -> str:
+    """A drill is an Xid. What is found of a gang may quote names that its program chooses."""
+    return "DRILL: " if WORDS in summary and not signal.startswith("gang_") else ""
+
+
 def _of_move(move: MoveFacts) -> str:
-    about = f"job {move.job_id}" if move.job_id is not None else f"recovery {move.number}"
+    about = _job(move.job_id, move.job_name, move.user) if move.job_id is not None else f"recovery {move.number}"
     if move.status in UNDER_WAY:
         return f"Recovery {move.number} of {about} is {_words(move.status)}"
     seconds = f" after {move.ended_at - (move.fault_at or move.decided_at):.1f} s" if move.ended_at is not None else ""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from understudy_controlplane.config import Config, RunStages
 from understudy_controlplane.decide import spares
 from understudy_controlplane.decide.spares import natural
+from understudy_controlplane.fleet.counted import listed
 from understudy_controlplane.fleet.durations import HOUR_SECONDS, MINUTE_SECONDS
 from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import NODE_HOLD_PREFIX, Recovery, StepName, StepStatus, ValidationPlan
@@ -160,4 +161,4 @@ def _ends_at(burn_in: Recovery) -> float:
 
 def _names(burn_ins: Sequence[Recovery]) -> str:
     names = sorted((one.plan.nodes[0] for one in burn_ins), key=natural)
-    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    return listed(names)

@@ -8,16 +8,18 @@ import msgspec
 
 from understudy_controlplane.config import Config
 from understudy_controlplane.decide.spares import takes_into_pool
-from understudy_controlplane.fleet.finding import Finding, HardwareDetail, RepairDetail, Signal
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, HungRanks, RepairDetail, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.node import AT_FAULT, HELD_BY_PEOPLE, REASON_PREFIX, NodeState, NodeView
+from understudy_controlplane.fleet.plain_text import whole_words
 from understudy_controlplane.fleet.recovery import (
     SEATS_PREFIX,
     AllocationSwapPlan,
     DeleteSeatsPlan,
     FillPoolPlan,
+    HungNode,
     LauncherRestartPlan,
     LeavePoolPlan,
     LetGoPlan,
@@ -86,7 +88,7 @@ def drain_reason(finding: Finding) -> str:
     """
     whole = f"{REASON_PREFIX} {finding.rule}: {finding.summary}".replace("'", "").replace('"', "")
     cut = whole[:REASON_CHARACTERS_MAX]
-    return cut if cut == whole else cut.rpartition(";")[0] or cut
+    return cut if cut == whole else cut.rpartition(";")[0] or whole_words(whole, REASON_CHARACTERS_MAX)
 
 
 def quarantine_plan(finding: Finding, node: NodeView) -> QuarantinePlan:
@@ -133,7 +135,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     # Nodes that others took, that are repaired, or that another recovery drains, are no failed ones.
     lost = {finding.node for finding in findings if _is_taken(snapshot, finding)}
     lost |= {name for name in gone if snapshot.nodes[name].state is not NodeState.QUARANTINED}
-    lost |= drained_elsewhere & {*gone}
+    lost |= drained_elsewhere & {*gone, *(one.node for one in findings if one.signal is Signal.GANG_STOPPED)}
     accused = [] if hang else [one for one in findings if one.node not in lost and one.node not in undrained]
     missing = snapshot.missing(job, (*seats, *(finding.node for finding in findings if finding.node)))
     left = len(spares) - len(gone) - len(given_up) - missing
@@ -176,6 +178,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
         drain_reason=earlier.drain_reason if earlier and not accused else drain_reason((accused or findings)[0]),
         rules=_rules(findings, earlier),
         hang=hang,
+        hung_on=_hung_on(job, len(seats), findings),
         suspended_or_resumed_at=job.slurm.suspended_or_resumed_at,
         leaving=leaving,
         excluded=excluded,
@@ -190,6 +193,11 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
 def _rules(findings: Sequence[Finding], earlier: SwapPlan | None) -> tuple[str, ...]:
     before = earlier.rules if earlier is not None else ()
     return tuple(dict.fromkeys((*before, *(finding.rule for finding in findings))))
+
+
+def _hung_on(job: Job, nodes: int, findings: Sequence[Finding]) -> tuple[HungNode, ...]:
+    named = {one.node: one.detail.ranks for one in findings if isinstance(one.detail, HungRanks)}
+    return tuple(HungNode(name, ranks, job.slurm.user, nodes) for name, ranks in named.items())
 
 
 def _reached(snapshot: Snapshot, job: Job) -> tuple[int | None, int]:
@@ -275,6 +283,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
         rules=_rules(findings, earlier),
         launch=given_up,
         hang=hang,
+        hung_on=_hung_on(job, len(gang.seats), findings),
         suspended_or_resumed_at=job.slurm.suspended_or_resumed_at,
         leaving=avoided or tuple(finding.node for finding in findings if finding.signal is Signal.GANG_HUNG),
         requested=_requested(findings, superseded),
@@ -378,7 +387,7 @@ def repair_plan(node: NodeView, due: RepairDetail, label: str, incident: OpenInc
     return RepairPlan(
         steps=(StepName.REBOOT_NODE, StepName.DRAIN_NODES) if rung is Rung.REBOOT else job_steps,
         nodes=(node.name,),
-        drain_reason=" ".join(text.split())[:150],
+        drain_reason=whole_words(" ".join(text.split()), 150),
         rung=rung,
         label=label,
         gpus=_gpus_at_fault(incident) if rung is Rung.RESET_GPU else (),
@@ -416,6 +425,7 @@ def manual_repair_plan(node: NodeView, finding: Finding, label: str) -> ManualRe
         nodes=(node.name,),
         drain_reason=drain_reason(finding),
         label=label,
+        replaces=isinstance(finding.detail, RepairDetail) and finding.detail.rung is Rung.REPLACE,
     )
 
 

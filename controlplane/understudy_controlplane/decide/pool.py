@@ -42,7 +42,7 @@ def change_pool(current: Round, entered: Sequence[Entered]) -> list[Decision]:
 
 
 def _change(current: Round, row: Row, finding: Finding) -> Decision:
-    objection = guards.object_to_any(current.snapshot)
+    objection = guards.object_to_any(current.snapshot, finding)
     if objection is not None and finding.nodes:
         return guards.held_back(row, finding, objection)
     return Decision(

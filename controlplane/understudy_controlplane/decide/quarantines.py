@@ -45,7 +45,7 @@ def condemnations(current: Round, entered: Sequence[Entered]) -> list[Decision]:
             if takes_out
             else guards.object_to_gang_action(snapshot, config, one[1])
             if one[0].action in (Action.MOVE_GANG, Action.RESTART_GANG)
-            else guards.object_to_any(snapshot)
+            else guards.object_to_any(snapshot, one[1], proven=one[0].action is Action.DRAIN_AGAIN)  # it was decided
         )
         if objection is None:
             allowed.append(one)

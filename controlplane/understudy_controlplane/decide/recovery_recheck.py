@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from understudy_controlplane.config import Straggler
+from understudy_controlplane.config import Mode, Straggler
 from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
 from understudy_controlplane.detect.stranded import STANDS, awaits_pace, trains_on
 from understudy_controlplane.fleet.custody import Proof
@@ -126,7 +126,8 @@ def _may_act(recovery: Recovery, snapshot: Snapshot) -> bool:
     that is safe: not between two attempts of a gang. A pause with `--now` stops it there, too. What people ask for
     themselves is done in a pause.
     """
-    if _unheard(recovery, snapshot):
+    plan = recovery.plan
+    if _unheard(recovery, snapshot) or snapshot.mode_of(plan.claimed, job_of(plan)) is Mode.OBSERVE:
         return False
     paused = snapshot.operator.paused or job_of(recovery.plan) in snapshot.operator.paused_jobs
     if not paused or recovery.ends_as is RecoveryStatus.CANCELLED:

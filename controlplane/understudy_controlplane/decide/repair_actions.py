@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, plans
 from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.peers import network_is_tested, peers_of
-from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node
+from understudy_controlplane.decide.repair_cycle import NOT_BEGUN, attempts_by_node, replacements_of_day
 from understudy_controlplane.decide.table import Row
+from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.decision import Action, Because, Decision
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import FROM_SERVICE, NodeState, NodeView, ValidationOrigin
@@ -26,10 +27,15 @@ def carry_out(current: Round, entered: Sequence[Entered]) -> list[Decision]:
     """One node after the other: those whose repair or validation begins count for the next."""
     left_out = [one for one in current.left_out if one.row.action in BEGUN]
     begun: dict[str, ValidationOrigin | None] = {one.finding.node: one.row.origin for one in left_out}  # None: a repair
+    replaced = 0
     decisions: list[Decision] = []
     for one in entered:
-        decisions.append(_decide(current, one, begun))
-        if decisions[-1].action in BEGUN:
+        decision = _decide(current, one, begun)
+        if _replaces(one.finding) and decision.action is one.row.action:
+            decision = _within_the_day(current, one, decision, replaced)
+            replaced += decision.action is one.row.action
+        decisions.append(decision)
+        if decision.action in BEGUN:
             begun[one.finding.node] = one.row.origin
     return decisions
 
@@ -46,7 +52,7 @@ def _decide(current: Round, entered: Entered, begun: Mapping[str, ValidationOrig
     node = snapshot.nodes[finding.node]
     # A person's change ends the control plane's claim in mode observe as well, but nothing is planned that would be
     # carried out later: what is left of a reservation is found when the mode is act.
-    plan = None if snapshot.mode is Mode.OBSERVE else _plan(snapshot, config, entered)
+    plan = None if guards.object_to_mode(snapshot, [finding.node]) else _plan(snapshot, config, entered)
     by_person = finding.request is not None or finding.signal is Signal.RETURN_CANCELLED
     if plan is not None and (by_person or _is_a_persons_doing(row, finding)):
         plan = msgspec.structs.replace(plan, requested=True)
@@ -79,27 +85,40 @@ def object_to(
     if finding.signal is Signal.TEST_ASKED:
         request = snapshot.operator.requests.get(finding.node)
         if request is not None and request.by == BY_CONTROL_PLANE:
-            objection = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+            objection = guards.object_to_any(snapshot, finding) or guards.object_while_open(snapshot)
         else:
-            objection = guards.object_to_operator(snapshot)
+            objection = guards.object_to_operator(snapshot, finding)
         return (
             objection
             or guards.object_to_test(snapshot, finding.node, config)
             or _object_to_requested_test(snapshot, finding, config, already)
         )
     if finding.request is not None or finding.signal is Signal.RETURN_CANCELLED:
-        objection = guards.object_to_operator(snapshot)
+        objection = guards.object_to_operator(snapshot, finding)
         if objection is None and row.action is Action.VALIDATE:
             objection = guards.object_to_released(snapshot, finding.node, config)
         return objection
-    if row.action in BEGUN:
+    if row.action in BEGUN or _replaces(finding):
         tried = attempts_by_node(snapshot).get(finding.node, [])
         ask = guards.object_to_probe if finding.signal is Signal.PROBE_DUE else guards.object_to_repair
         return guards.object_while_unjudged(snapshot, finding.node) or ask(snapshot, config, finding, tried, already)
     if row.action is Action.RETURN or finding.signal in NOT_BEGUN.values():
-        general = guards.object_to_any(snapshot) or guards.object_while_open(snapshot)
+        general = guards.object_to_any(snapshot, finding) or guards.object_while_open(snapshot)
         return general or guards.object_while_unjudged(snapshot, finding.node)
-    return guards.object_to_any(snapshot)
+    return guards.object_to_any(snapshot, finding)
+
+
+def _within_the_day(current: Round, entered: Entered, decision: Decision, replaced: int) -> Decision:
+    """`replaced`: nodes for whose replacement the provider is asked in this same round."""
+    limit = current.config.provider.replacements_per_day_max
+    if replacements_of_day(current.snapshot) + replaced < limit:
+        return decision
+    words = f"{counted(limit, 'replacement is', 'replacements are')} asked for within a day, which is the limit"
+    return guards.held_back(*entered, guards.Objection(Because.REPAIR_BUDGET, words))
+
+
+def _replaces(finding: Finding) -> bool:
+    return isinstance(finding.detail, RepairDetail) and finding.detail.rung is Rung.REPLACE
 
 
 def _object_to_requested_test(

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import msgspec
 
-from understudy_controlplane.config import Config, Mode
+from understudy_controlplane.config import Config
 from understudy_controlplane.decide import guards, ladder
 from understudy_controlplane.detect.site_signals import threat_to
 from understudy_controlplane.fleet.counted import times
 from understudy_controlplane.fleet.custody import kept_down
-from understudy_controlplane.fleet.durations import HOUR_SECONDS, WEEK_SECONDS
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS, WEEK_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, RepairDetail, RequestDetail, Signal
 from understudy_controlplane.fleet.node import (
@@ -60,7 +60,13 @@ ASKED = {
     Verb.BURN_IN: Signal.TEST_ASKED,
 }
 
+UNSEEN_SECONDS = 300.0
+"""How long the agent of a node that may be another machine since this process started may take to report."""
+
 WEIGHT_AGAIN_SECONDS = 300.0
+
+LAST = (Rung.REPLACE, Rung.MANUAL_REPAIR)
+"""Rungs that others than the control plane carry out."""
 
 NOT_BEGUN = {
     ValidationOrigin.IN_SERVICE: Signal.TEST_NOT_BEGUN,
@@ -70,6 +76,14 @@ NOT_BEGUN = {
     ValidationOrigin.PROBATION: Signal.RETURN_TEST_NOT_BEGUN,
 }
 """The signal of a validation that never began, by what the node was before."""
+
+
+def concerned(snapshot: Snapshot) -> list[NodeView]:
+    """Nodes for which anything can be due, in the order of the snapshot's."""
+    names = {node.name for node in snapshot.set_apart}
+    names |= snapshot.operator.requests.keys() | snapshot.history.weights_left.keys()
+    names |= {one.removeprefix(NODE_HOLD_PREFIX) for one in snapshot.slurm.reservations}
+    return [node for name, node in snapshot.nodes.items() if name in names]
 
 
 def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:
@@ -85,7 +99,10 @@ def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], conf
     if request is not None:
         yield _left_to_administrator(snapshot, node, request) or asked(snapshot, node, request, config)
     threatened = threat_to(snapshot, name, config.signals) is not None
-    if node.state is NodeState.QUARANTINED and config.repair.enabled and not threatened:
+    if _is_another_machine(snapshot, node, config) and not threatened:
+        words = "all of its GPUs are others since the provider was asked to replace it: it is another machine"
+        yield _finding(snapshot, node, Signal.NODE_REPLACED, "repair.replaced", words)
+    elif node.state is NodeState.QUARANTINED and config.repair.enabled and not threatened:
         yield from _next_rung(snapshot, node, tried, config)
     elif node.state in IN_REPAIR:
         yield from _outcome(snapshot, node, tried, config)
@@ -96,7 +113,7 @@ def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], conf
             yield _finding(snapshot, node, Signal.PROBATION_OVER, "repair.probation", f"{hours:g} h are over")
     elif (
         node.state is NodeState.SUSPECT
-        and config.probes_suspects(snapshot.mode)
+        and config.probes_suspects(snapshot.mode_of([name]))
         and not _silent(snapshot, node, config)
         and not _tested_lately(snapshot, tried, config)
         and guards.object_to_test(snapshot, name, config) is None
@@ -137,11 +154,13 @@ def _tested_lately(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: C
 
 
 def _left_over(snapshot: Snapshot, node: NodeView) -> bool:
-    """True after a plan that failed half-way, or if the database was lost. One that is to be drained first, is."""
+    """True after a plan that failed half-way, if the database was lost, or if slurmctld forgot in a crash that it was
+    deleted. One that is to be drained first, is. A gang to which the node is promised cannot start there meanwhile.
+    """
     held = snapshot.slurm.reservations.get(f"{NODE_HOLD_PREFIX}{node.name}")
     if held is None or not held.made_for_one or node.state in IN_REPAIR:
         return False
-    if any(node.name in one.plan.claimed for one in snapshot.recoveries):
+    if any(node.name in one.plan.nodes for one in snapshot.recoveries):
         return False
     out = node.state in OUT_OF_SERVICE
     return not out or (node.slurm is not None and node.slurm.taken_out)
@@ -163,10 +182,13 @@ def _raised_weight(snapshot: Snapshot, node: NodeView) -> int | None:
 
 def attempts_by_node(snapshot: Snapshot) -> dict[str, list[RepairAttempt]]:
     """Those of a week; of a node under repair also what brought it there, however long an administrator or a budget
-    lets it wait: a test that it failed does not become one of which nothing is known.
+    lets it wait: a test that it failed does not become one of which nothing is known. What was tried on another machine
+    of that name does not count.
     """
     found: dict[str, list[RepairAttempt]] = {}
     for attempt in snapshot.history.attempts:
+        if attempt.at < snapshot.history.machine_since(attempt.node):
+            continue
         node = snapshot.nodes.get(attempt.node)
         awaited = node is not None and node.state in IN_REPAIR and attempt.at >= node.record.since
         if awaited or attempt.at > snapshot.ago(WEEK_SECONDS):
@@ -206,8 +228,9 @@ def asked(snapshot: Snapshot, node: NodeView, request: Request, config: Config) 
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     if words := _overtaken(snapshot, request):
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
-    if snapshot.mode is Mode.OBSERVE and request.by != BY_CONTROL_PLANE and not dismisses(node.state, request.verb):
-        words = f"{request.verb.value}, asked for by {request.by}, is not done: the control plane only observes"
+    by_mode = guards.object_to_mode(snapshot, [node.name])
+    if by_mode is not None and request.by != BY_CONTROL_PLANE and not dismisses(node.state, request.verb):
+        words = f"{request.verb.value}, asked for by {request.by}, is not done: {by_mode.words}"
         return _requested(snapshot, request, Signal.REQUEST_GIVEN_UP, words)
     signal = ASKED.get(request.verb, Signal.VALIDATION_DUE if tested else Signal.RELEASE_ASKED)
     if request.verb is Verb.QUARANTINE:
@@ -256,25 +279,30 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     end.
     """
     record, slurm = node.record, node.slurm
-    drained = record.drained_at is not None and snapshot.custody(node.name).in_effect
-    if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
+    if slurm is None or not _is_out_and_empty(snapshot, node):
         return
-    if snapshot.holders_of(node.name) or any(node.name in one.plan.claimed for one in snapshot.recoveries):
+    if node.name in snapshot.history.unseen and snapshot.now - snapshot.started_at < UNSEEN_SECONDS:
+        return  # what was tried may have been tried on another machine
+    if waits_for_slurm(snapshot, node):
         return
     incident = snapshot.incident_of(node.name)
     fault = incident.summary if incident else "not known"
     evidence: dict[str, Json] = {"fault": fault, **known_of(node)}
-    often = len(snapshot.history.quarantined_at.get(node.name, ()))
+    machine_since = snapshot.history.machine_since(node.name)
+    often = sum(at >= machine_since for at in snapshot.history.quarantined_at.get(node.name, ()))
+    replaces = _may_be_replaced(snapshot, tried, config)
+    last = Rung.REPLACE if replaces else Rung.MANUAL_REPAIR
     if often >= config.repair.quarantines_max:
         words = f"quarantined {times(often)} within a week"
-        yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)
+        found = _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)
+        yield replace(found, detail=RepairDetail(rung=last, fault=fault))
         return
     if tried and tried[-1].status is RecoveryStatus.CANCELLED:
         words = f"its {tried[-1].rung or tried[-1].kind} was {tried[-1].outcome}"
         yield _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.cancelled", words, evidence)
         return
-    rung = ladder.next_rung(incident, tried, config.repair, mig=node.in_mig_mode)
-    if ladder.died(incident) and rung is not Rung.MANUAL_REPAIR:
+    rung = ladder.next_rung(incident, tried, config.repair, mig=node.in_mig_mode, replaces=replaces)
+    if ladder.died(incident) and rung not in LAST:
         answers = slurm.responding and node.slurmd_silent_since is None and (node.heard_at or 0.0) > record.since
         waited = snapshot.now - record.since
         if answers:
@@ -282,15 +310,56 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
         elif waited < config.repair.dead_node_wait_seconds or _in_maintenance(snapshot, node):
             return
         else:
-            rung = Rung.MANUAL_REPAIR
+            rung = last
     if rung is Rung.RESTART_APP and not config.validation.enabled:
         rung = Rung.MANUAL_REPAIR  # nothing to do, and no validation that would show that it is well
-    signal = {Rung.MANUAL_REPAIR: Signal.MANUAL_REPAIR_DUE, Rung.RESTART_APP: Signal.VALIDATION_DUE}.get(
-        rung, Signal.REPAIR_DUE
-    )
+    signals = dict.fromkeys(LAST, Signal.MANUAL_REPAIR_DUE) | {Rung.RESTART_APP: Signal.VALIDATION_DUE}
+    signal = signals.get(rung, Signal.REPAIR_DUE)
     evidence |= {"rung": rung.value, "attempts": [f"{one.rung or one.kind}: {one.status}" for one in tried]}
     found = _finding(snapshot, node, signal, f"repair.{rung.value}", f"the next rung is {rung.value}", evidence)
     yield replace(found, detail=RepairDetail(rung=rung, fault=fault))
+
+
+def waits_for_slurm(snapshot: Snapshot, node: NodeView) -> bool:
+    """Its death is inferred from silence, and Slurm reaches it: the control plane's own route to it may be away. It is
+    not repaired, no person is sent to it, and the provider is not asked for another one until Slurm agrees. slurmctld
+    asks a node that was set DOWN as well, until it does not answer, and none where SlurmdTimeout is 0 (ping_nodes.c).
+    """
+    reached = node.slurm is not None and node.slurm.responding and snapshot.slurm.slurmd_timeout_seconds > 0
+    heard = (node.heard_at or 0.0) > node.record.since
+    return reached and not heard and ladder.died(snapshot.incident_of(node.name))
+
+
+def _is_out_and_empty(snapshot: Snapshot, node: NodeView) -> bool:
+    """The control plane has drained it, and no job and no recovery is on it."""
+    slurm = node.slurm
+    drained = node.record.drained_at is not None and snapshot.custody(node.name).in_effect
+    if slurm is None or not drained or slurm.base_state not in ("IDLE", "DOWN") or "COMPLETING" in slurm.flags:
+        return False
+    claimed = any(node.name in one.plan.claimed for one in snapshot.recoveries)
+    return not snapshot.holders_of(node.name) and not claimed
+
+
+def _is_another_machine(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
+    """The provider was asked for it in this manual repair, and it came after that, as this process has seen. Where a
+    person repairs the node, other GPUs end nothing.
+    """
+    replacement = snapshot.history.replacements.get(node.name)
+    new = replacement is not None and node.record.since <= replacement.asked_at < replacement.at
+    waits = node.state is NodeState.MANUAL_REPAIR and config.validation.enabled
+    waits = waits and node.name not in snapshot.history.unseen
+    answers = node.slurmd_silent_since is None and not _silent(snapshot, node, config)
+    return waits and new and answers and _is_out_and_empty(snapshot, node)
+
+
+def replacements_of_day(snapshot: Snapshot) -> int:
+    return sum(one.rung is Rung.REPLACE and one.at > snapshot.ago(DAY_SECONDS) for one in snapshot.history.attempts)
+
+
+def _may_be_replaced(snapshot: Snapshot, tried: Sequence[RepairAttempt], config: Config) -> bool:
+    """Once, and few nodes a day: many faults at once have another cause than the nodes."""
+    room = replacements_of_day(snapshot) < config.provider.replacements_per_day_max
+    return room and not any(one.rung is Rung.REPLACE for one in tried)
 
 
 def _in_maintenance(snapshot: Snapshot, node: NodeView) -> bool:

@@ -18,8 +18,6 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 GIVEN_UP_ROW = row_of(Signal.REQUEST_GIVEN_UP).number
 GIVEN_UP_ROWS = (GIVEN_UP_ROW, row_of(Signal.MOVE_GIVEN_UP).number)
 
-OBSERVES = 'the control plane only observes (mode = "observe"): the request is recorded, and nothing is done'
-
 
 def fits(record: NodeRecord, verb: Verb) -> bool:
     """True if the request changes anything about a node in this state."""
@@ -29,15 +27,15 @@ def fits(record: NodeRecord, verb: Verb) -> bool:
 def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | None:
     """None: it would change nothing, because the node's state has no row for it."""
     node = snapshot.nodes[request.subject]
-    acting = replace(snapshot, mode=Mode.ACT)
+    acting = replace(snapshot, mode=Mode.ACT, part_modes={})
     finding = repair_cycle.asked(acting, node, request, config)
     row = look_up(node.record, finding.signal)
     if row is None:
         return None
     if repair_cycle.dismisses(node.state, request.verb):
         return _of_dismissal(snapshot, node)
-    if snapshot.mode is Mode.OBSERVE:
-        return Prospect(Outcome.OBSERVE_ONLY, OBSERVES)
+    if by_mode := guards.object_to_mode(snapshot, [node.name]):
+        return Prospect(Outcome.OBSERVE_ONLY, f"{by_mode.words}: the request is recorded, and nothing is done")
     if row.action is Action.QUARANTINE:
         return _of_quarantine(snapshot, finding, config)
     requests = {**snapshot.operator.requests, request.subject: request}

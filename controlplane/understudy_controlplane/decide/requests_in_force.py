@@ -96,7 +96,9 @@ def _breaker(stored: StoredRequests) -> Breaker:
     reset = _last(stored, (Verb.RESET_BREAKER,))
     reset_at = reset.at if reset is not None else 0.0
     is_open = stored.breaker_opened_at is not None and stored.breaker_opened_at > reset_at
-    return Breaker(stored.breaker_opened if is_open else "", reset_at)
+    return Breaker(
+        stored.breaker_opened if is_open else "", reset_at, holds_all=is_open and stored.breaker_for_other_leader
+    )
 
 
 def _spares_size(last: Request | None) -> SparesSize:

@@ -55,7 +55,7 @@ def wanted(
         found = _of_request(snapshot, job, gang, request) or _of_split(snapshot, job, gang)
         rests = (
             not job.managed
-            or snapshot.mode is Mode.OBSERVE
+            or snapshot.mode_of((), key) is Mode.OBSERVE
             or snapshot.operator.paused
             or key in snapshot.operator.paused_jobs
         )
@@ -142,7 +142,7 @@ def _of_gang(
     warning = _warning(snapshot, job, policy)
     if warning is not None and gang.saves_at < min(warning.at, now - _pause_seconds(cost)):
         return WantedSave(key, step, every, SaveCause.WARNING, warning.words, memory_every=memory_every)
-    return _interval(key, step, gang, cost) if cost is not None and snapshot.mode is Mode.ACT else None
+    return _interval(key, step, gang, cost) if cost is not None and snapshot.mode_of((), key) is Mode.ACT else None
 
 
 def _interval(key: JobKey, step: int, gang: SavingGang, cost: SaveCost) -> WantedSave | None:

@@ -151,6 +151,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     if missing <= 0:
         return tuple(added)
     others = [name for name in idle if name not in choices and _is_in(snapshot.nodes[name], policy.partition)]
+    others = [name for name in others if snapshot.mode_of([name]) is snapshot.mode]  # the others wait for approval
     standing = standing_of(snapshot, config)
 
     def joins_later(name: str) -> tuple[bool, bool]:
@@ -178,7 +179,8 @@ def leaving_pool(snapshot: Snapshot, config: Config) -> tuple[str, ...]:
     foreign = foreign_reservations(snapshot, None, config)
     removed |= {name for one in foreign if not one.is_maintenance for name in one.nodes}
     leaving = [name for name in removed - promised if name in snapshot.nodes and snapshot.nodes[name].is_spare]
-    return tuple(sorted(leaving or _too_many(snapshot, promised, config), key=natural))
+    leaving = leaving or _too_many(snapshot, promised, config)
+    return tuple(sorted((name for name in leaving if not snapshot.is_in_observed_part(name)), key=natural))
 
 
 def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> list[str]:
@@ -289,6 +291,7 @@ def is_fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
     on_probation = node.state is NodeState.PROBATION and snapshot.now - (node.heard_at or 0.0) < HEARD_WITHIN_SECONDS
     return (
         (node.state is NodeState.IN_SERVICE or on_probation)
+        and not snapshot.is_in_observed_part(node.name)
         and node.heard_at is not None
         and node.service is Service.USABLE
         and not lacks_gpus(node)

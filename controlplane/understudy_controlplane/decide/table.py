@@ -173,6 +173,9 @@ TABLE: tuple[Row, ...] = (
         "an administrator took it out of service and deals with the fault"),
     Row(132, TRUSTED, (Signal.WORN,), QUARANTINED, Action.QUARANTINE,
         "the site wants nodes out of service before worn memory fails, where that costs less, as expected"),
+    Row(133, TRUSTED, (Signal.HUNG_AGAIN,), QUARANTINED, Action.DRAIN,
+        "hangs that one program is unlikely to cause have waited for it: jobs that work there may run to their end; "
+        "then it is repaired, and tested before it returns"),
     Row(140, (IN_SERVICE, PROBATION), (Signal.HEALTH_SUSPECTED,), SUSPECT, Action.NOTHING,
         "it looks wrong, which proves no fault: it stays in service, but is no spare, until a second signal or a test",
         suspects=SuspicionCause.HEALTH),
@@ -273,6 +276,8 @@ TABLE: tuple[Row, ...] = (
     Row(264, (QUARANTINED, REPAIRING, MANUAL_REPAIR, OPERATOR_HOLD, RETIRED),
         (Signal.RELEASED_TO_OTHERS,), FOREIGN_DRAIN, Action.LET_GO,
         "an operator released it, and in Slurm it is out for a reason not of Understudy: a person resumes it there"),
+    Row(265, (MANUAL_REPAIR,), (Signal.NODE_REPLACED,), VALIDATING, Action.VALIDATE,
+        "what was found was found in the machine before: its validation decides", origin=ValidationOrigin.REPAIRED),
     Row(290, (), (Signal.TOO_MANY_AT_ONCE,), None, Action.OPEN_BREAKER,
         "many at once have more likely one common cause, or a fault of the control plane, than many faulty nodes"),
     Row(300, ALL, (Signal.GANG_STOPPED,), None, Action.MOVE_GANG,
@@ -289,6 +294,12 @@ TABLE: tuple[Row, ...] = (
         Action.MOVE_GANG,
         "a package, a file or a mount may be missing there: the gang gets another node, once until it finishes steps; "
         "this one stays what it is, because one user's program proves no fault, and the job is kept off it"),
+    Row(380, (), (Signal.GANG_ASKED,), None, Action.NOTHING,
+        "the gang hangs: its ranks are asked for 30 s at most what they wait for, then it is restarted"),
+    Row(395, (), (Signal.GANG_SCATTERED,), None, Action.NOTHING,
+        "it runs, and its steps take longer: its owner reads what that costs, and no gang is ended for its place"),
+    Row(400, (), (Signal.OTHER_LEADER,), None, Action.OPEN_BREAKER,
+        "each would undo what the other one does in Slurm, so this one does nothing there until a person has chosen"),
 )
 # fmt: on
 
@@ -308,6 +319,7 @@ SIGNAL_PRIORITY = (
     Signal.STRAGGLER_CONFIRMED,
     Signal.SITE_FAULT,
     Signal.WORN,
+    Signal.HUNG_AGAIN,
     Signal.DRAIN_AT_JOB_END,
     Signal.FAULT_GONE,
     Signal.UNDRAINED,

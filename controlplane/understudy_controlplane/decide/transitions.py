@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from understudy_controlplane.fleet.change import Change
 from understudy_controlplane.fleet.decision import Action, Decision
-from understudy_controlplane.fleet.finding import LiftedDetail, RequestDetail
+from understudy_controlplane.fleet.finding import Detail, LiftedDetail, RequestDetail
 from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     OF_A_SUSPECT,
@@ -64,12 +64,12 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
     leaves = False
     dismissed = decision.clears and to in DISMISSES
     if dismissed:
-        after = replace(after, cleared_at=_answered_for(record, decision, now))
+        after = _cleared(after, record, decision, now)
     if decision.to_state is not None:
         leaves = before is NodeState.FOREIGN_DRAIN or (before in OUT_OF_SERVICE and to not in OUT_OF_SERVICE)
         after = _enter(after, decision, to, now)
         if leaves or decision.clears:
-            after = replace(after, cleared_at=_answered_for(record, decision, now))
+            after = _cleared(after, record, decision, now)
     broken = [one for one in violations(after) if one not in violations(record)]
     if broken:
         raise InvariantError(f"{record.name} would be {to.value} by row {decision.row}: {'; '.join(broken)}")
@@ -77,9 +77,15 @@ def follow(record: NodeRecord | None, decision: Decision, now: float) -> Change:
     return Change(decision, record, after, ends_incident=leaves or dismissed, closes_ticket=closes_ticket)
 
 
-def _answered_for(record: NodeRecord, decision: Decision, now: float) -> float:
-    """Until when the one who returns it to service answers for what was received."""
+def _cleared(after: NodeRecord, before: NodeRecord, decision: Decision, now: float) -> NodeRecord:
     detail = decision.finding.detail if decision.finding is not None else None
+    at = _answered_for(before, detail, now)
+    by_person = isinstance(detail, RequestDetail | LiftedDetail) and after.state is not NodeState.VALIDATING
+    return replace(after, cleared_at=at, vouched_at=at if by_person else after.vouched_at)
+
+
+def _answered_for(record: NodeRecord, detail: Detail | None, now: float) -> float:
+    """Until when the one who returns it to service answers for what was received."""
     if isinstance(detail, RequestDetail) and detail.asked_at is not None:
         return max(record.cleared_at, detail.asked_at)
     return max(record.cleared_at, detail.after) if isinstance(detail, LiftedDetail) else now

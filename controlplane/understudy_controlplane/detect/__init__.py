@@ -22,11 +22,13 @@ from understudy_controlplane.detect.failures import Failures
 from understudy_controlplane.detect.gpu_state import gpu_state
 from understudy_controlplane.detect.hang import hang, may_be_mass_hang, not_before_its_switch
 from understudy_controlplane.detect.hardware import hardware
+from understudy_controlplane.detect.hung_again import hung_again
 from understudy_controlplane.detect.inventory import inventory
 from understudy_controlplane.detect.kernel_log import kernel_log
 from understudy_controlplane.detect.launches import launches
 from understudy_controlplane.detect.lemon import lemon
 from understudy_controlplane.detect.prolog import drained_for_prolog
+from understudy_controlplane.detect.scattered import scattered
 from understudy_controlplane.detect.seats import lost_seats
 from understudy_controlplane.detect.silence import may_be_mass_silence, silence
 from understudy_controlplane.detect.site_signals import site_signals
@@ -36,7 +38,15 @@ from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import stranded
 from understudy_controlplane.detect.wear_trend import wear_trends
 from understudy_controlplane.detect.xid import xid
-from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
+from understudy_controlplane.fleet.finding import (
+    ACCUSING,
+    HANGS,
+    LETS_JOBS_END,
+    Finding,
+    Signal,
+    failed_detectors,
+    unjudged_nodes,
+)
 from understudy_controlplane.fleet.incident import FABRIC_SIGNS, NVLINK_XIDS
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -70,6 +80,8 @@ DETECTORS: Mapping[str, Detector] = {
     "drift": lambda seen, config: drift(seen, config.hardware.baseline),
     "launches": lambda seen, _: launches(seen),
     "hang": lambda seen, config: hang(seen, config.hang, config.silence),
+    "hung_again": lambda seen, _: hung_again(seen),
+    "scattered": lambda seen, _: scattered(seen),
     "slow_gang": lambda seen, config: slow_gangs(seen, config.straggler),
     "site_signals": lambda seen, config: site_signals(seen, config.signals),
 }
@@ -79,7 +91,7 @@ BY_NODE = frozenset({"administration", "prolog", "kernel_log", "gpu_state", "har
 compares nodes with each other could take what they have in common for a fault of one.
 """
 
-RECORDING = frozenset({"lemon", "inventory", "drift"})
+RECORDING = frozenset({"lemon", "inventory", "drift", "scattered"})
 """Detectors whose findings are recorded, and no more: their silence holds nothing back."""
 
 MASSES: Mapping[str, Callable[[Snapshot, Config], bool]] = {
@@ -112,7 +124,7 @@ def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector]
     found = failures.caught(
         "failed_switch", lambda: not_before_its_switch(snapshot, found, ports_known=ports_known), otherwise=others
     )
-    accused = {one.node for one in found if one.signal in ACCUSING and one.signal is not Signal.DRAIN_AT_JOB_END}
+    accused = {one.node for one in found if one.signal in ACCUSING - LETS_JOBS_END}
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
     slow = {one.node for one in found if one.signal is Signal.STRAGGLER_SUSPECTED}

@@ -32,6 +32,16 @@ CALL_SECONDS_MAX = 10.0
 
 HEARD_LATELY_SECONDS = 10.0
 
+TOOLS = {
+    "NHC:": "nhc",  # helpers/node-mark-offline of mej/nhc
+    "[node_problem]": "soperator",  # internal/consts/slurm.go, check_runner.py of nebius/soperator
+    "[hardware_problem]": "soperator",
+    "[user_problem]": "soperator",
+    "[compute_maintenance]": "soperator",
+    "slurm-operator:": "slinky",  # also where NVSentinel has cordoned the Kubernetes node: it writes nothing to Slurm
+}
+"""How tools begin the reasons that they give, and the tool. Such a drain is as little Understudy's as a person's."""
+
 
 def administration(snapshot: Snapshot) -> Iterator[Finding]:
     if snapshot.slurm.read_at is None:
@@ -42,7 +52,7 @@ def administration(snapshot: Snapshot) -> Iterator[Finding]:
         if isinstance(recovery.plan, ReturnPlan)
         for name in recovery.plan.nodes
     }
-    for node in snapshot.nodes.values():
+    for node in snapshot.set_apart:
         changed_at = max(node.record.since, snapshot.history.drains_lifted.get(node.name, 0.0))
         if node.name in returning or snapshot.slurm.read_at <= changed_at:
             continue  # this reading is older than the last change of the record, or than the return itself
@@ -72,8 +82,10 @@ def _judge(snapshot: Snapshot, node: NodeView, slurm: SlurmNode) -> Iterator[Fin
         yield Finding(signal, "administration.slurm_drain", node.name, read_at, words, shown)
     elif held.by_others:
         if node.state is not NodeState.FOREIGN_DRAIN and (in_repair or node.state not in OUT_OF_SERVICE):
-            words = f"drained by {slurm.reason_user or 'an unknown user'}: {slurm.reason or 'no reason given'}"
-            yield Finding(Signal.DRAINED_BY_OTHERS, "administration.foreign_drain", node.name, read_at, words, shown)
+            tool = next((one for words, one in TOOLS.items() if slurm.reason.startswith(words)), "")
+            words = f"drained by {tool or slurm.reason_user or 'an unknown user'}: {slurm.reason or 'no reason given'}"
+            rule = f"administration.{tool or 'foreign_drain'}"
+            yield Finding(Signal.DRAINED_BY_OTHERS, rule, node.name, read_at, words, shown)
     elif held.proven_by is Proof.LIFTED:
         yield Finding(
             Signal.DRAIN_LIFTED,
@@ -101,7 +113,7 @@ def undrained(snapshot: Snapshot) -> Iterator[Finding]:
     from its return. It is drained again; a recovery under way does that for its own nodes.
     """
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
-    for node in snapshot.nodes.values():
+    for node in snapshot.set_apart:
         slurm = node.slurm
         held = snapshot.custody(node.name)
         if slurm is None or node.state in IN_REPAIR or node.name in under_way:

@@ -37,17 +37,18 @@ def bears_witness(node: NodeView) -> bool:
     )
 
 
-def nodes_alike(failures: Sequence[tuple[NodeView, float]]) -> list[int]:
-    """Number of nodes, for each failure, that began within TOGETHER_SECONDS of it, its own included.
+def nodes_alike(failures: Sequence[tuple[NodeView, float, bool]]) -> list[int]:
+    """Number of nodes, for each failure, that began within TOGETHER_SECONDS of it, its own included. `failures`: node,
+    since when, and whether it bears witness.
 
     A node counts once, however many of its parts fail. A switch may take thousands of ports, so the window slides.
     """
-    witnesses = sorted((at, node.name) for node, at in failures if bears_witness(node))
+    witnesses = sorted((at, node.name) for node, at, is_witness in failures if is_witness)
     counts = [1] * len(failures)
     inside: Counter[str] = Counter()
     first = last = 0
     for i in sorted(range(len(failures)), key=lambda i: failures[i][1]):
-        node, at = failures[i]
+        node, at, _ = failures[i]
         while last < len(witnesses) and witnesses[last][0] <= at + TOGETHER_SECONDS:
             inside[witnesses[last][1]] += 1
             last += 1

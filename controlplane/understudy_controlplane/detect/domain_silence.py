@@ -14,7 +14,6 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import DOMAIN_SILENT
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
-from understudy_controlplane.fleet.topology import REDUNDANT
 
 WITHIN_SECONDS = 60.0
 """Nodes of a domain that fail together fall silent within this of the first."""
@@ -72,7 +71,7 @@ def _new(snapshot: Snapshot, together: Mapping[str, float], watched: Set[str]) -
         return
     silent: dict[str, set[str]] = {}
     for name in together:
-        for label in _domains_of(snapshot, name):
+        for label in snapshot.topology.failing_with(name):
             silent.setdefault(label, set()).add(name)
     sizes = {
         label: sum(name in watched for name in snapshot.topology.failing_together[label])
@@ -88,12 +87,8 @@ def _new(snapshot: Snapshot, together: Mapping[str, float], watched: Set[str]) -
         first_first = sorted(silent[found], key=lambda name: (together[name], name))
         yield SilentDomain(found, together[first_first[0]], tuple(first_first))
         for name in first_first:
-            for label in _domains_of(snapshot, name):
+            for label in snapshot.topology.failing_with(name):
                 silent[label].discard(name)
-
-
-def _domains_of(snapshot: Snapshot, node: str) -> list[str]:
-    return [one.label for one in snapshot.topology.of_node.get(node, ()) if one.kind not in REDUNDANT]
 
 
 def domain_silences(found: list[SilentDomain]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy_controlplane.config import Hardware
-from understudy_controlplane.detect.common_cause import domain_faults, nodes_alike
+from understudy_controlplane.detect.common_cause import bears_witness, domain_faults, nodes_alike
 from understudy_controlplane.detect.standstill import stands_still
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence
@@ -24,11 +24,12 @@ from understudy_controlplane.xid_policy import Repair
 def silent_drivers(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     silent = [
         (node, (node.heard_at or snapshot.now) - node.nvml_silent_seconds)
-        for node in snapshot.nodes.values()
+        for node in snapshot.unusual
         if node.nvml_silent_seconds
     ]
     many: list[tuple[str, float]] = []
-    for (node, at), alike in zip(silent, nodes_alike(silent), strict=True):
+    alike_of = nodes_alike([(node, at, bears_witness(node)) for node, at in silent])
+    for (node, at), alike in zip(silent, alike_of, strict=True):
         seconds = node.nvml_silent_seconds
         if seconds < policy.nvml_silent_seconds:
             continue

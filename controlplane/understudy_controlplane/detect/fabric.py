@@ -55,6 +55,16 @@ Outages = dict[str, list[HardwareEvent]]
 """Outages by the port's label."""
 
 
+class Failure(NamedTuple):
+    """A port that is down, or was, since when, and whether that says something about other nodes. An outage that a node
+    has reported does, whatever became of the node.
+    """
+
+    node: NodeView
+    at: float
+    is_witness: bool
+
+
 class Alike(NamedTuple):
     nodes: int  # whose ports went down at about the same time, the node's own included
     of_switch: bool  # so many that their switch, or what manages it, is the cause
@@ -63,7 +73,7 @@ class Alike(NamedTuple):
 def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
     lost = [
         (node, port, port.down_seconds)
-        for node in snapshot.nodes.values()
+        for node in snapshot.unusual
         for port in node.ports
         if port.is_lost and port.down_seconds is not None
     ]
@@ -71,14 +81,16 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         if port.role is not PortRole.TRAINING and seconds >= policy.port_down_seconds:
             yield _other_down(snapshot, node, port, seconds)
     down = [one for one in lost if one[1].is_training_lost]
-    failures = [(node, (node.heard_at or snapshot.now) - seconds) for node, _, seconds in down]
+    failures = [
+        Failure(node, (node.heard_at or snapshot.now) - seconds, bears_witness(node)) for node, _, seconds in down
+    ]
     soonest = min(policy.port_down_stalled_seconds, policy.port_down_seconds)
     together: list[tuple[str, float]] = []
-    for (node, port, seconds), (_, at), alike in zip(down, failures, _alike(snapshot, failures, policy), strict=True):
+    for (node, port, seconds), failure, alike in zip(down, failures, _alike(snapshot, failures, policy), strict=True):
         if seconds >= soonest:
             yield from _down(snapshot, node, port, policy, alike)
-        if alike.of_switch and bears_witness(node):
-            together.append((node.name, at))
+        if alike.of_switch and failure.is_witness:
+            together.append((node.name, failure.at))
     if any(snapshot.now - at >= soonest for _, at in together):
         what = "their ports went down together: a switch, or what manages it"
         yield from domain_faults(snapshot, PORT_DOWN, together, what)
@@ -86,35 +98,45 @@ def ports(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         yield from _flaps(snapshot, snapshot.nodes[name], outages, policy)
 
 
-def _alike(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]], policy: Hardware) -> list[Alike]:
+def _alike(snapshot: Snapshot, failures: Sequence[Failure], policy: Hardware) -> list[Alike]:
     """Failures alike for each failure of a port. A node may have several, hours apart."""
     counts = nodes_alike(failures)
-    in_order = sorted(range(len(failures)), key=lambda i: failures[i][1])
+    in_order = sorted(range(len(failures)), key=lambda i: failures[i].at)
     of_switch = [count >= policy.together_nodes for count in counts]
     first = 0
     for end in range(1, len(in_order) + 1):
-        ends = end == len(in_order) or failures[in_order[end]][1] > failures[in_order[end - 1]][1] + TOGETHER_SECONDS
+        ends = end == len(in_order) or failures[in_order[end]].at > failures[in_order[end - 1]].at + TOGETHER_SECONDS
         if ends:
             group, first = in_order[first:end], end
             if len(group) >= NODES_MIN:
                 found = _most_of_a_domain(snapshot, [failures[i] for i in group])
                 for i in group:
-                    of_switch[i] |= failures[i][0].name in found
+                    of_switch[i] |= failures[i].node.name in found
     return [Alike(count, switch) for count, switch in zip(counts, of_switch, strict=True)]
 
 
-def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[tuple[NodeView, float]]) -> frozenset[str]:
-    """Nodes that are most of those in service of a small domain, such as a switch of four, and failed together."""
+def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[Failure]) -> frozenset[str]:
+    """Nodes that failed together and are most of those of a small domain, such as a switch of four, that were in
+    service then.
+    """
     since: dict[str, float] = {}
-    for node, at in failures:
-        if bears_witness(node):
+    for node, at, is_witness in failures:
+        if is_witness:
             since[node.name] = min(at, since.get(node.name, at))
+    failed: dict[str, list[str]] = {}  # by domain, in their order
+    for name in sorted(since, key=since.__getitem__):
+        for label in snapshot.topology.failing_with(name):
+            failed.setdefault(label, []).append(name)
     found: set[str] = set()
-    for members in snapshot.topology.failing_together.values():
-        own = sorted((name for name in members if name in since), key=since.__getitem__)
+    for label, own in failed.items():
         if len(own) < NODES_MIN:
             continue
-        watched = sum(bears_witness(snapshot.nodes[name]) for name in members if name in snapshot.nodes)
+        members = [snapshot.nodes[name] for name in snapshot.topology.failing_together[label] if name in snapshot.nodes]
+        began = since[own[0]]
+        watched = sum(
+            one.name in since or (bears_witness(one) and one.record.since <= began + TOGETHER_SECONDS)
+            for one in members
+        )
         enough = max(NODES_MIN, SHARE_MIN * watched)
         first = named = 0
         for end, name in enumerate(own, 1):
@@ -208,7 +230,7 @@ def own_outages(snapshot: Snapshot, policy: Hardware) -> dict[str, Outages]:
     since = snapshot.now - policy.port_flaps_hours * 3600.0
     found = [
         (node, stored.event)
-        for node in snapshot.nodes.values()
+        for node in snapshot.unusual
         for stored in node.hardware_events
         if stored.event.kind is HardwareKind.PORT_OUTAGE
         and stored.received_at >= since
@@ -216,10 +238,10 @@ def own_outages(snapshot: Snapshot, policy: Hardware) -> dict[str, Outages]:
     ]
     if not found:
         return {}
-    began = [(node, event.at - node.clock_ahead_seconds) for node, event in found]
+    began = [Failure(node, event.at - node.clock_ahead_seconds, is_witness=True) for node, event in found]
     still_down = [
-        (node, (node.heard_at or snapshot.now) - port.down_seconds)
-        for node in snapshot.nodes.values()
+        Failure(node, (node.heard_at or snapshot.now) - port.down_seconds, bears_witness(node))
+        for node in snapshot.unusual
         for port in node.ports
         if port.is_training_lost and port.down_seconds is not None
     ]
@@ -290,7 +312,7 @@ def never_up(snapshot: Snapshot, policy: Hardware) -> Iterator[Finding]:
         return  # the site knows better how many there are
     dead = [
         (node, port)
-        for node in snapshot.nodes.values()
+        for node in snapshot.unusual
         for port in node.ports
         if not port.was_active and port.role is PortRole.TRAINING and node.slurm is not None and node.slurm.gres
     ]

@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.gpu import nvml_error
 from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.plain_text import whole_words
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 from understudy_wire.hardware import Gpu, GpuStatus
@@ -97,7 +98,7 @@ def unreadable_gpus(now: float, node: NodeView, policy: Hardware) -> Iterator[Fi
         read, which = f"{count} of {expected} GPUs", f"GPU {', '.join(str(gpu.index) for gpu in unreadable)}"
     else:
         read, which = "no GPU", f"Slurm has {expected} GPUs or instances of GPUs"
-    text = f" ({texts[0][:ERROR_CHARACTERS_MAX]})" if texts else ""
+    text = f" ({whole_words(texts[0], ERROR_CHARACTERS_MAX)})" if texts else ""
     yield Finding(
         Signal.HEALTH_SUSPECTED,
         cause.rule,

@@ -16,7 +16,7 @@ SIGNALS = {FaultClass.HARDWARE: Signal.HARDWARE_FAULT, FaultClass.DRAIN: Signal.
 
 def gpu_state(snapshot: Snapshot) -> Iterator[Finding]:
     well = GpuStatus.OK  # looked up once, and not for each of a fleet's GPUs
-    for node in snapshot.nodes.values():
+    for node in snapshot.unusual:
         for gpu in node.gpus:
             if gpu.status is not well or gpu.recovery_action:
                 yield from _judge(node, gpu)

@@ -3,7 +3,7 @@
 The time limit is learnt from the gang's own pauses between steps, including checkpoints. Other reasons for missing
 steps are no hang: agents that do not report, a control plane that has just started. Ranks that have not entered the
 collective in which their peers wait are named; when all have entered it, the cause is the network or the program, and
-none is named.
+none is named. Before a gang is restarted its ranks are asked what they wait for (`hang_verdict`), for a bounded time.
 
 A gang whose ranks report no collectives has no such witness. It is restarted after a longer time, learnt from the job
 itself: its start-ups, pauses between steps, and the sections that it names each have their own. No node is named.
@@ -22,11 +22,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from understudy_controlplane.config import Hang, Silence
+from understudy_controlplane.config import Hang, Mode, Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
+from understudy_controlplane.detect.hang_verdict import IDLE_SECONDS, RankShown, Verdict, verdict
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
-from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, Signal
+from understudy_controlplane.fleet.finding import HANGS, Finding, HangDetail, HungRanks, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.recovery import StepName
@@ -43,37 +44,46 @@ STACKS_SHOWN_MAX = 5
 STANDING_SHARE = 2 / 3
 """Share of the time after which a gang counts as hung."""
 
+ASK_SECONDS = 30.0
+"""Most time by which a restart waits for what the ranks show: two looks of the hook, and the reports between."""
+
+PLACE_SECONDS = 10.0
+"""What is known of a rank that stands still is at most this old."""
+
+REPORTED_SECONDS = 10.0
+"""Steps, and ports that are down, are known to this."""
+
 WORKING_POWER_SHARE = 0.35
 """Share of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
 
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.progress.tables.values() if _runs(table, snapshot)}
-    tables = (*running.values(), *(one.table for one in snapshot.suspended.values()))
+    tables = (*running.values(), *(one.table for one in snapshot.interrupted.values()))
     explained = {table.job for table in tables if _explained_by_a_switch(snapshot, table)}
     standing = _Standing(snapshot, policy, running.values(), explained)
     stopped: list[tuple[str, float]] = []
     for reported in running.values():
+        since = _still_since(reported, snapshot)
+        table = _now_of(reported, snapshot)
+        if snapshot.now - since <= patience_seconds(table, policy):
+            continue
         nodes = _nodes_of(reported)
         if not nodes or not all_report(nodes, snapshot, silence):
             continue
-        since = _still_since(reported, snapshot)
-        table = _starting(reported) if _starts(reported, snapshot) else reported
-        if snapshot.now - since <= patience_seconds(table, policy):
-            continue
-        stopped_at = standing.stopped_at(table.job, since)
+        stopped_at = standing.stopped_at(table.job, _stopped_at(reported, snapshot))
         together = standing.with_gang(table.job, stopped_at)
         found = _not_for_a_switch(snapshot, [*_acted_on(_hung(table, nodes, snapshot, since), table, snapshot, policy)])
         if table.job in explained:
             yield from found
         elif together is None:
-            hangs = found[0].signal is not Signal.GANG_STILL
+            hangs = found[0].signal in HANGS
             undecided = hangs and standing.may_be_with_gang(table.job, stopped_at)
             yield from [_undecided(found[0], nodes)] if undecided else found
         else:
             one = _with_others(found[0], nodes, together)
             yield one
-            stopped += [(name, stopped_at) for name in nodes if one.signal is not Signal.GANG_STILL]
+            stopped += [(name, stopped_at) for name in nodes if one.signal is Signal.GANG_HUNG_TOGETHER]
     yield from domain_faults(snapshot, "hang.together", stopped, "the gangs on them stopped at the same time")
 
 
@@ -84,8 +94,10 @@ def may_be_mass_hang(snapshot: Snapshot, policy: Hang) -> bool:
 
 
 class _Standing:
-    """Managed gangs that make no progress, by when they stopped, and what they are evidence of. One that stood before
-    it was suspended has stopped then, until it makes a step again.
+    """Managed gangs that make no progress, by when they stopped, and what they are evidence of. One that stood when it
+    was suspended, requeued or cancelled is still one of those that stopped together, until it makes a step again: that
+    it has left removes no cause. If its new attempt stands as well, that is a stop of its own, and counts beside the
+    first.
 
     Jobs that are not managed may be a notebook at rest: they count neither way.
     """
@@ -94,39 +106,47 @@ class _Standing:
         self, snapshot: Snapshot, policy: Hang, running: Iterable[StepTable], explained: Container[JobKey] = ()
     ) -> None:
         self._snapshot, self._policy = snapshot, policy
-        tables = [(table, snapshot.now) for table in running]
-        before = [(one.table, one.at) for one in snapshot.suspended.values()]
-        self._before = self._standing(before, explained)
-        since = self._standing(tables, explained) | self._before
-        self._pausing = {
-            table.job: _still_since(table, snapshot)
-            for table, _ in tables
-            if snapshot.jobs[table.job].managed and table.job not in since
+        tables = [*running]
+        before = {
+            one.table.job: _last_sign(one.table, snapshot)
+            for one in snapshot.interrupted.values()
+            if self._is_witness(one.table) and _stands(one.table, policy, _last_sign(one.table, snapshot), one.at)
         }
+        self._before = {key: at for key, at in before.items() if key not in explained}
+        attempts = {one.table.job: one.table.attempt for one in snapshot.interrupted.values()}
+        self._again = {one.job for one in tables if one.attempt != attempts.get(one.job, one.attempt)}
+        """New attempts of those that were interrupted."""
+        standing = {
+            table.job: _stopped_at(table, snapshot)
+            for table in tables
+            if self._is_witness(table)
+            and table.job not in explained
+            and _stands(_now_of(table, snapshot), policy, _stopped_at(table, snapshot), snapshot.now)
+        }
+        since = standing | self._before
+        there = {table.job for table in tables} | {key for key in since if snapshot.jobs[key].slurm.suspended}
+        self._holding = there - (self._again - standing.keys())
+        """Those that can be in a cause that lasts: a new attempt that has not stood yet only loads."""
+        pausing = {table.job: _stopped_at(table, snapshot) for table in tables if self._is_witness(table)} | before
+        self._pausing = {key: at for key, at in pausing.items() if key not in since}
         """Since when, of those that make progress, have paused no longer than before, or stopped with a switch."""
-        managed = {table.job for table, _ in tables if self._counts(table, explained)} | self._before.keys()
-        self._users = {snapshot.jobs[key].slurm.user for key in managed}
-        self._running = len(managed)
-        found = sorted(since, key=lambda key: since[key])
-        self._since = [since[key] for key in found]
-        self._jobs = [snapshot.jobs[key] for key in found]
+        witnesses = {*self._before, *(one.job for one in tables if self._is_witness(one) and one.job not in explained)}
+        self._users = {snapshot.jobs[key].slurm.user for key in witnesses}
+        self._running = len(witnesses & there)
+        stops = [*since.items(), *((key, standing[key]) for key in self._again & standing.keys() & self._before.keys())]
+        stops.sort(key=lambda stop: stop[1])
+        self._since = [at for _, at in stops]
+        self._jobs = [snapshot.jobs[key] for key, _ in stops]
         self._groups: dict[tuple[int, int], tuple[Counter[str], bool]] = {}
 
-    def _standing(self, tables: Iterable[tuple[StepTable, float]], explained: Container[JobKey]) -> dict[JobKey, float]:
-        """Since when, of those that did until the time beside them."""
-        return {
-            table.job: since
-            for table, until in tables
-            if self._counts(table, explained)
-            and (since := _standing_since(table, self._snapshot, self._policy, until)) is not None
-        }
-
-    def _counts(self, table: StepTable, explained: Container[JobKey]) -> bool:
-        return self._snapshot.jobs[table.job].managed and table.job not in explained
+    def _is_witness(self, table: StepTable) -> bool:
+        """One that completed did something else at its end."""
+        job = self._snapshot.jobs[table.job]
+        return job.managed and job.slurm.state != "COMPLETED"
 
     def stopped_at(self, key: JobKey, since: float) -> float:
-        """`since`, or before it was suspended."""
-        return self._before.get(key, since)
+        """When it stopped before it was suspended; `since` if it was not, or is another attempt."""
+        return since if key in self._again else self._before.get(key, since)
 
     def with_gang(self, key: JobKey, since: float) -> HangDetail | None:
         """What those are that stopped when this one did; None: nothing that they share is the cause."""
@@ -158,13 +178,16 @@ class _Standing:
         return job.managed and max(self._witnesses(users), users[job.slurm.user]) >= self._policy.together_gangs
 
     def _group(self, first: int, end: int) -> tuple[Counter[str], bool]:
-        """Group counted once: most gangs that stopped together share it."""
+        """Group counted once: most gangs that stopped together share it. Those that have left do not hold back what
+        others need.
+        """
         if (first, end) not in self._groups:
-            jobs = self._jobs[first:end]
+            jobs = [*{job.key: job for job in self._jobs[first:end]}.values()]  # one may have stopped twice
             users = Counter(job.slurm.user for job in jobs)
-            share = len(jobs) >= self._policy.together_share * self._running
-            many = self._witnesses(users) >= self._policy.together_gangs
-            self._groups[first, end] = users, share and many and self._are_apart(jobs)
+            holding = [job for job in jobs if job.key in self._holding]
+            share = len(holding) >= self._policy.together_share * self._running
+            many = self._witnesses(Counter(job.slurm.user for job in holding)) >= self._policy.together_gangs
+            self._groups[first, end] = users, share and many and self._are_apart(holding)
         return self._groups[first, end]
 
     def _witnesses(self, users: Counter[str]) -> int:
@@ -196,16 +219,28 @@ def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) 
     """True if it stopped at about the time of the fault of its nodes, as far as this process can know: of the first
     one, or of one that its nodes' ports show now. The incident may still be open when the switch fails again.
     """
-    nodes = snapshot.jobs[table.job].slurm.nodes
+    nodes = {name for name in table.nodes if name}  # those that it had then
     since, first = _still_since(table, snapshot), incident.fault_at or incident.opened_at
-    behind = [snapshot.nodes[name] for name in nodes if snapshot.behind_failed_switch.get(name) is incident]
-    if any(abs(since - at) <= TOGETHER_SECONDS for node in behind for at in node.ports_down_since(snapshot.now)):
+    early = _step_seconds_max(table)
+    behind = [
+        snapshot.nodes[name]
+        for name in nodes & snapshot.nodes.keys()
+        if snapshot.behind_failed_switch.get(name) is incident
+    ]
+    failed = [at for node in behind for at in node.ports_down_since(snapshot.now)]
+    if any(-early <= since - at <= TOGETHER_SECONDS for at in failed):
         return True
     if {*incident.nodes}.isdisjoint(nodes):
         return False
     if since <= snapshot.started_at:  # before this process was there: when is not known
         return incident.opened_at <= snapshot.started_at
-    return since - first >= -TOGETHER_SECONDS and since - incident.opened_at <= TOGETHER_SECONDS
+    return since - first >= -early and since - incident.opened_at <= TOGETHER_SECONDS
+
+
+def _step_seconds_max(table: StepTable) -> float:
+    """Longest time before a fault at which the last step may have ended of a gang that the fault stopped."""
+    known = table.longest_pause_seconds
+    return min(TOGETHER_SECONDS, known + REPORTED_SECONDS) if known else TOGETHER_SECONDS
 
 
 def still_stopped_by(snapshot: Snapshot, incident: OpenIncident) -> bool:
@@ -226,7 +261,9 @@ def _not_for_a_switch(snapshot: Snapshot, found: list[Finding]) -> list[Finding]
     others = [one for one in found if one not in behind]
     label = snapshot.behind_failed_switch[behind[0].node].subject.name
     words = f"{behind[0].summary}; the ports of {label} went down together"
-    return others or [replace(behind[0], signal=Signal.GANG_HUNG_UNNAMED, node="", rule="hang.switch", summary=words)]
+    return others or [
+        replace(behind[0], signal=Signal.GANG_HUNG_UNNAMED, node="", rule="hang.switch", summary=words, detail=None)
+    ]
 
 
 def not_before_its_switch(snapshot: Snapshot, found: list[Finding], *, ports_known: bool = True) -> list[Finding]:
@@ -237,7 +274,7 @@ def not_before_its_switch(snapshot: Snapshot, found: list[Finding], *, ports_kno
     faults = [one for one in found if one.signal is Signal.DOMAIN_FAULT and one.rule == PORT_DOWN]
     new = {name for one in faults if one.subject not in snapshot.incidents for name in one.nodes}
     if not ports_known:
-        new |= {name for name, node in snapshot.nodes.items() if node.has_port_down}
+        new |= {node.name for node in snapshot.unusual if node.has_port_down}
     if not new:
         return found
     behind = {key for key, job in snapshot.jobs.items() if not new.isdisjoint(job.slurm.nodes)}
@@ -268,9 +305,19 @@ def _is_past(table: StepTable, snapshot: Snapshot) -> bool:
 
 
 def _still_since(table: StepTable, snapshot: Snapshot) -> float:
-    last = table.advanced_at or table.heard_since
+    """Steps of the time in which its agents were not heard may be lost: that does not count."""
+    return max(_stopped_at(table, snapshot), (table.advanced_at or table.heard_since) + table.unheard_seconds)
+
+
+def _stopped_at(table: StepTable, snapshot: Snapshot) -> float:
+    """The earliest time at which it may have stopped."""
+    return max(_last_sign(table, snapshot), _processes_since(table, snapshot))
+
+
+def _last_sign(table: StepTable, snapshot: Snapshot) -> float:
+    """Last progress of the launch that the table is of, as far as this process can know."""
     section = table.section_since if table.section else table.left_section_at
-    return max(last, section, snapshot.started_at, _processes_since(table, snapshot))
+    return max(table.advanced_at or table.heard_since, section, snapshot.started_at)
 
 
 def _processes_since(table: StepTable, snapshot: Snapshot) -> float:
@@ -280,20 +327,24 @@ def _processes_since(table: StepTable, snapshot: Snapshot) -> float:
     return (processes.done_at or 0.0) if processes is not None else 0.0
 
 
+def _now_of(table: StepTable, snapshot: Snapshot) -> StepTable:
+    return _starting(table) if _starts(table, snapshot) else table
+
+
 def _starting(table: StepTable) -> StepTable:
     """Table without what its ranks did before they were started again: that names none of them."""
     unknown = np.full_like(table.sequences, -1)
-    return replace(table, advanced_at=0.0, section="", sequences=unknown, inside=np.zeros_like(table.inside), stacks={})
+    return replace(
+        table, advanced_at=0.0, section="", sequences=unknown, inside=np.zeros_like(table.inside), stacks={}, at_rest={}
+    )
 
 
-def _standing_since(table: StepTable, snapshot: Snapshot, policy: Hang, until: float) -> float | None:
-    """None: it makes progress, or has paused no longer than before. Its limit may be longer than that of others, and is
-    over before the first of those that stopped together counts as hung.
+def _stands(table: StepTable, policy: Hang, since: float, until: float) -> bool:
+    """False: it has paused no longer than before. Its limit may be longer than that of others, and is over before the
+    first of those that stopped together counts as hung.
     """
-    since = _still_since(table, snapshot)
-    patience = patience_seconds(_starting(table) if _starts(table, snapshot) else table, policy)
     least = max(table.longest_pause_seconds, min(TOGETHER_SECONDS, STANDING_SHARE * policy.seconds_min))
-    return since if until - since > min(least, STANDING_SHARE * patience) else None
+    return until - since > min(least, STANDING_SHARE * patience_seconds(table, policy))
 
 
 def _undecided(finding: Finding, nodes: Sequence[str]) -> Finding:
@@ -304,7 +355,7 @@ def _undecided(finding: Finding, nodes: Sequence[str]) -> Finding:
 
 
 def _with_others(finding: Finding, nodes: Sequence[str], detail: HangDetail) -> Finding:
-    if finding.signal is Signal.GANG_STILL:
+    if finding.signal not in HANGS:
         return finding
     return replace(
         finding,
@@ -366,11 +417,14 @@ def _works(gpu: Gpu) -> bool:
 
 def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, policy: Hang) -> Iterator[Finding]:
     """A gang that merely stands still counts as hung when it has taken longer than anything that it did before."""
+    working = working_ranks(table, snapshot)
     for one in found:
-        if one.signal is not Signal.GANG_STILL:
+        if one.signal is Signal.GANG_HUNG:
             yield one
             continue
-        working = working_ranks(table, snapshot)
+        if one.signal is Signal.GANG_HUNG_UNNAMED:
+            yield from _attributed(one, working, table, snapshot, patience_seconds(table, policy))
+            continue
         limit = silent_patience_seconds(table, policy, bool(working), snapshot.restarts_without_progress(table.job))
         more: dict[str, Json] = {
             "section": table.section,
@@ -383,7 +437,57 @@ def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, po
             continue
         at_work = f"GPUs of {counted(len(working), 'rank')} work" if working else "no GPU of it works"
         words = f"{one.summary}; {at_work}; its limit, by what the job did before, is {limit:.0f} s"
-        yield replace(still, signal=Signal.GANG_HUNG_UNNAMED, rule="hang.silent", summary=words)
+        hung = replace(still, signal=Signal.GANG_HUNG_UNNAMED, rule="hang.silent", summary=words)
+        yield from _attributed(hung, working, table, snapshot, limit)
+
+
+def _what_ranks_show(table: StepTable, working: Sequence[int], hung_seconds: float) -> Verdict:
+    """`hung_seconds`: since its ranks may have been asked. One counts as idle only if it was before it answered."""
+    idle_seconds = max(IDLE_SECONDS, hung_seconds - ASK_SECONDS - PLACE_SECONDS)
+    if not table.at_rest:
+        return Verdict()
+    return verdict(
+        [
+            RankShown(rank, *table.at_rest.get(rank, (None, None)), rank in working, idle_seconds)
+            for rank, node in enumerate(table.nodes)
+            if node
+        ],
+        list(table.nccl.values()),
+    )
+
+
+def _attributed(
+    hung: Finding, working: Sequence[int], table: StepTable, snapshot: Snapshot, limit_seconds: float
+) -> Iterator[Finding]:
+    """Names the nodes of the ranks that hold up the others. `limit_seconds`: after which the gang counts as hung."""
+    hung_seconds = snapshot.now - hung.at - limit_seconds
+    if _asks(table, snapshot) and hung_seconds <= ASK_SECONDS:
+        words = f"{hung.summary}; its ranks are asked what they wait for"
+        yield replace(hung, signal=Signal.GANG_ASKED, rule="hang.asked", summary=words)
+        return
+    seen = _what_ranks_show(table, working, hung_seconds)
+    if seen.why:
+        more: dict[str, Json] = {"cause": seen.cause.value, "shown_by_ranks": seen.why, "group": seen.group}
+        hung = replace(hung, summary=f"{hung.summary}; {seen.why}", evidence=hung.evidence.with_more(more))
+    nodes = tuple(dict.fromkeys(table.nodes[rank] for rank in seen.suspects))
+    named = replace(hung, signal=Signal.GANG_HUNG, rule="hang.shown", nodes=nodes)
+    there = {node: [rank for rank in seen.suspects if table.nodes[rank] == node] for node in nodes}
+    yield from [replace(named, node=node, detail=_of_ranks(there[node])) for node in nodes] if nodes else [hung]
+
+
+def _of_ranks(ranks: Sequence[int]) -> HungRanks:
+    return HungRanks(ranks=tuple(ranks[:RANKS_SHOWN_MAX]))
+
+
+def _asks(table: StepTable, snapshot: Snapshot) -> bool:
+    """True while ranks may still show what they wait for. Agents that look at processes pass the question on."""
+    paused = snapshot.operator.paused or table.job in snapshot.operator.paused_jobs
+    if paused or snapshot.mode_of((), table.job) is Mode.OBSERVE:  # no restart follows
+        return False
+    if not table.at_rest or not snapshot.jobs[table.job].managed:
+        return False
+    recorders = [table.at_rest.get(rank, (None, None))[0] for rank, node in enumerate(table.nodes) if node]
+    return not all(one is not None and one.still for one in recorders)
 
 
 def not_arrived(table: StepTable) -> list[int]:
@@ -461,6 +565,7 @@ def _hung(table: StepTable, nodes: Sequence[str], snapshot: Snapshot, since: flo
             Evidence({**evidence, "ranks": shown, "ranks_behind": len(ranks), "sequence_behind": behind}),
             job=table.job,
             nodes=tuple(by_node),
+            detail=_of_ranks(ranks),
         )
 
 

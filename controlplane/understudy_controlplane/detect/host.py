@@ -21,7 +21,7 @@ AGENT_PROBLEMS = "agent.problems"
 
 def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
     for disk in node.host.disks if node.host is not None else ():
-        words = _wrong(disk, policy)
+        words = _wrong(disk)
         if words:
             yield Finding(
                 Signal.HEALTH_SUSPECTED,
@@ -72,15 +72,19 @@ def host(node: NodeView, policy: Hardware) -> Iterator[Finding]:
         )
 
 
-def _wrong(disk: Disk, policy: Hardware) -> str:
+def is_wrong(disk: Disk) -> bool:
+    return bool(_wrong(disk))
+
+
+def _wrong(disk: Disk) -> str:
     if disk.problem == "read-only":
         return "turned read-only"
     if disk.problem == NOT_MOUNTED:
         return "is not mounted any more, and there is a folder in its place"
     if disk.problem:
         return f"cannot be read any more: {disk.problem}"
-    if disk.free_bytes < policy.disk_free_share_min * disk.total_bytes:
+    if disk.free_bytes < Hardware.disk_free_share_min * disk.total_bytes:
         return f"is full: {disk.free_bytes / 2**30:.1f} GiB free"
-    if disk.free_inodes_share is not None and disk.free_inodes_share < policy.disk_free_share_min:
+    if disk.free_inodes_share is not None and disk.free_inodes_share < Hardware.disk_free_share_min:
         return "has no inodes left"
     return ""

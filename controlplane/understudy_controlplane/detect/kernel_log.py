@@ -15,6 +15,7 @@ from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.plain_text import whole_words
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_wire.kernel_line import Form
 
@@ -44,7 +45,7 @@ def _of_node(now: float, node: NodeView, policy: Xid) -> Iterator[Finding]:
             f"kernel.{name}",
             node.name,
             stored.begun_at,
-            f"{row.meaning}: {text[:SUMMARY_CHARACTERS_MAX]}",
+            f"{row.meaning}: {whole_words(text, SUMMARY_CHARACTERS_MAX)}",
             Evidence(
                 {
                     "kernel_log": text,

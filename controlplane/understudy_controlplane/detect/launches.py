@@ -31,7 +31,9 @@ def launches(snapshot: Snapshot) -> Iterator[Finding]:
     yield from _unwell(snapshot)
     yield from _restarted(snapshot)
     yield from _on_newcomers(snapshot)
-    for name, node in snapshot.nodes.items():
+    blamed_or_suspect = {*snapshot.history.black_holes, *(node.name for node in snapshot.set_apart)}
+    for node in (snapshot.nodes[name] for name in snapshot.nodes if name in blamed_or_suspect):
+        name = node.name
         blaming = [one for one in snapshot.history.black_holes.get(name, ()) if one.at > node.record.cleared_at]
         blaming = [one for one in blaming if snapshot.now - one.at < SUSPECT_SECONDS]
         blamed = len({one.user_id for one in blaming}) >= USERS_MIN

@@ -14,13 +14,20 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "of its longest pause.",
     ("hang.silent",): "A program that marks no collectives evaluates for longer than ever before: it has a multiple of "
     "the longest time that it ever took.",
+    ("hang.asked", "hang.shown"): "Rank 0 evaluates, compiles or saves while the others wait for it: a rank at work is "
+    "named, and only the node of one that does nothing is a suspect.",
+    (
+        "hang.again",
+    ): "A program hangs again and again, on the nodes of one rank or of any: hangs of one user count only "
+    "where they have named a single node within the week, and two hangs of the same rank count once.",
     ("hang.still",): "The same, within that time: recorded. Before a first step, where no earlier start is known, it "
     "is listed.",
     ("hang.together", "hang.switch"): "A file server, a licence server or a switch is away: gangs that stopped "
     "together are not restarted; behind a failed switch they wait for it first.",
     ("silence.node_dead",): "The control plane's route to a node is away, or slurmctld missed one answer: a node with "
-    "a job is dead only where its gang stands still with it, its own launcher has lost it, or Slurm shows for two "
-    "minutes that it does not respond.",
+    "a job is dead only where its gang stands still with it, its own launcher has lost it, or Slurm shows for longer "
+    "than one missed answer that it does not respond. An idle node is drained at once, and gets neither repair nor "
+    "ticket while Slurm reaches it: it waits in the list of what needs a person.",
     ("silence.agent", "silence.never_heard", "silence.heard"): "An agent is upgraded or not installed yet, a node "
     "reboots: the node is unknown until its agent reports, and no job is touched.",
     ("silence.mass", "silence.domain"): "A switch or the control plane's host reboots: nothing is concluded of many "
@@ -90,6 +97,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "most of them make the node a suspect for a day.",
     ("host.disk", "host.silent"): "A job fills /tmp, a file server is slow: a suspect.",
     ("processes.unkillable",): "A process with a terabyte of memory takes a minute to end: a suspect until it has.",
+    ("processes.left",): "A job's slurmstepd crashes, and its processes live on: a suspect until they have ended. "
+    "Services, users who have logged in, and jobs of which Slurm shows one there never count.",
     ("processes.waiting",): "A file server is away, and programs wait for it: recorded.",
     ("host.clock", "agent.problems"): "A clock that is being set, a file that an agent may not read: recorded.",
     ("event.*",): "A driver reports an event of a healthy GPU, such as a change of its clocks: recorded.",
@@ -105,6 +114,8 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("launches.newcomer",): "A program fails by chance first on a node that has just joined: the gang moves once, and "
     "the node stays in service.",
     ("launches.order", "launches.selfcheck"): "A launcher of an older release, a self-check without room: recorded.",
+    ("placement.*",): "A topology file is changed while gangs run, or nodes become free just after a start: recorded; "
+    "the job's owner reads it.",
     ("prolog.drained",): "A site's own Prolog fails in the same second: the node is out of service already, and no job "
     "is there.",
     (

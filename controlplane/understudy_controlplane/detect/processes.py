@@ -1,5 +1,7 @@
-"""Processes that keep a GPU and neither end nor continue. SIGKILL ends nothing of them: another gang there would find
-the GPU's memory taken, and only a reboot frees it.
+"""Processes that keep a GPU: another gang there would find the GPU's memory taken.
+
+SIGKILL ends none that neither ends nor continues: only a reboot does. A process that its job has left behind lives on:
+agent and Slurm both have to show that the job is over there. The control plane ends no process: a person does.
 """
 
 from __future__ import annotations
@@ -20,15 +22,20 @@ WORDS = {
     Stuck.KILLED: "does not end: it was killed or has exited, {seconds:.0f} s ago",
     Stuck.WAITING: "has waited in the kernel for {seconds:.0f} s",
     Stuck.ZOMBIE: "has threads left {seconds:.0f} s after its first thread ended",
+    Stuck.LEFT: "lives on, though its job has been over here for {seconds:.0f} s",
 }
 
 
 def stuck_processes(snapshot: Snapshot, node: NodeView) -> Iterator[Finding]:
-    """One finding for a node that cannot be rid of a process, and one for those that may still continue."""
+    """One finding for a node that cannot be rid of a process, and one each for those that may still continue and those
+    that a person can end.
+    """
     killed = [one for one in node.processes if one.why is Stuck.KILLED and one.seconds >= KILLED_SECONDS]
+    left = [one for one in node.processes if one.why is Stuck.LEFT and _is_over(snapshot, node, one)]
     others = [one for one in node.processes if one.why in (Stuck.WAITING, Stuck.ZOMBIE)]
     for rule, signal, repair, found in (
         ("processes.unkillable", Signal.HEALTH_SUSPECTED, Repair.REBOOT, killed),
+        ("processes.left", Signal.HEALTH_SUSPECTED, Repair.MANUAL_REPAIR, left),
         ("processes.waiting", Signal.RECORDED, Repair.NONE, others),
     ):
         if found:
@@ -38,10 +45,22 @@ def stuck_processes(snapshot: Snapshot, node: NodeView) -> Iterator[Finding]:
                 rule,
                 node.name,
                 (node.heard_at or 0.0) - first.seconds,
-                f"{_words(snapshot, node, first)}{more}",
+                f"{_words(snapshot, node, first)}{more}{_advice(node, first)}",
                 Evidence({"pids": [one.pid for one in found], "boot_id": node.boot_id, "repair": repair.value}),
                 detail=HardwareDetail(repair=repair, boot_id=node.boot_id),
             )
+
+
+def _is_over(snapshot: Snapshot, node: NodeView, process: StuckProcess) -> bool:
+    """Slurm shows its job no longer on the node; or no job at all, where the agent cannot name it (Slurm 26.05)."""
+    there = [one for one in snapshot.jobs.values() if node.name in one.slurm.nodes and not one.slurm.ended]
+    return not any(process.job_id in (None, one.key.job_id) for one in there)
+
+
+def _advice(node: NodeView, process: StuckProcess) -> str:
+    if process.why is not Stuck.LEFT:
+        return ""
+    return f"; if no user needs it, end it on {node.name} (`kill -KILL {process.pid}`), or reboot the node"
 
 
 def _words(snapshot: Snapshot, node: NodeView, process: StuckProcess) -> str:

@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 
 def drained_for_prolog(snapshot: Snapshot) -> Iterator[Finding]:
     under_way = {name for recovery in snapshot.recoveries for name in recovery.plan.nodes}
-    for node in snapshot.nodes.values():
+    for node in snapshot.set_apart:
         refusal = refusal_behind(snapshot, node)
         if refusal is not None and node.name not in under_way:
             yield Finding(

@@ -45,7 +45,10 @@ WAITS_FOR_ORDER_SECONDS = 30.0
 """Seconds that a rank waits at a step for what becomes of the order to save before it."""
 
 UNCONFIRMED_SECONDS = 120.0
-"""Seconds in which a node with a job is not dead by what Slurm shows alone: slurmctld may have missed one answer."""
+"""Seconds in which a node with a job is not dead by what Slurm shows alone."""
+
+ANSWER_SECONDS = 20.0
+"""Time that slurmctld and a reading of Slurm take for a ping and its result (MessageTimeout is 10 s by default)."""
 
 SLURM_AGREES = "Slurm shows that it does not respond"
 
@@ -53,10 +56,20 @@ LAUNCHER_AGE_MAX_SECONDS = 12.0
 """A launcher is reported every five seconds."""
 
 
+UNSURE_FACTOR = 3.0
+"""Times the usual patience: with a node whose slurmd could never be asked, or whose agent may not have come back yet
+since this process started.
+"""
+
+NEARLY_ALL_HEARD_FACTOR = 1.5
+"""... with one of the few nodes that were not heard since: a slow agent that asks two addresses needs some seconds."""
+
 BEFORE_SLURM_SECONDS = 10.0
 """Slurm sets a node down, and requeues its jobs, no sooner than SlurmdTimeout after its death (ping_nodes.c). Held by
 then, the seats of a gang are its own; later, a waiting job has them.
 """
+
+NOT_WATCHED = OUT_OF_SERVICE | {NodeState.FOREIGN_DRAIN}
 
 NEVER_HEARD, HEARD = "silence.never_heard", "silence.heard"
 """Rules that hold for a whole fleet at once while its agents are being installed."""
@@ -70,6 +83,23 @@ def unconfirmed_seconds(slurmd_timeout_seconds: int, policy: Silence) -> float:
     return min(longest, max(policy.dead_after_seconds, slurmd_timeout_seconds - BEFORE_SLURM_SECONDS))
 
 
+def agreed_seconds(slurmd_timeout_seconds: int) -> float:
+    """Time for which Slurm has to show that it does not reach a node: one missed answer of a working slurmd is shown
+    until the next ping, which comes every third of SlurmdTimeout (controller.c, ping_nodes.c).
+    """
+    if not slurmd_timeout_seconds:
+        return UNCONFIRMED_SECONDS
+    return slurmd_timeout_seconds / 3 + ANSWER_SECONDS
+
+
+def slurm_agrees(node: NodeView, snapshot: Snapshot) -> bool:
+    """Slurm does not reach the node either. When Slurm sets it DOWN for that, it ends the node's jobs itself."""
+    if node.slurm is None or node.service is not Service.SILENT:
+        return False
+    shown_for = snapshot.now - node.slurm_silent_since if node.slurm_silent_since is not None else 0.0
+    return node.slurm.down or shown_for > agreed_seconds(snapshot.slurm.slurmd_timeout_seconds)
+
+
 def silent_since(node: NodeView, started_at: float) -> float | None:
     """Time of the node's last report, by the control plane's clock; None: it never had an agent.
 
@@ -78,6 +108,12 @@ def silent_since(node: NodeView, started_at: float) -> float | None:
     if node.heard_at is not None:
         return node.heard_at
     return started_at if node.record.agent_seen_at is not None else None
+
+
+def _quiet_since(node: NodeView, snapshot: Snapshot) -> float:
+    """The same, also of a node that never had an agent."""
+    since = silent_since(node, snapshot.started_at)
+    return snapshot.started_at if since is None else since
 
 
 def is_mass_silence(silent: int, watched: int, policy: Silence) -> bool:
@@ -94,39 +130,40 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float]
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
     that Slurm has away on purpose, whose agent announced its stop, or that never had one do not count either way.
     """
-    since = _watched(snapshot)
-    return {name: at for name, at in since.items() if snapshot.now - at > policy.silent_after_seconds}, len(since)
+    watched, fallen = 0, {}
+    for name, at in _watched(snapshot):
+        watched += 1
+        if snapshot.now - at > policy.silent_after_seconds:
+            fallen[name] = at
+    return fallen, watched
 
 
-def _watched(snapshot: Snapshot) -> dict[str, float]:
+def _watched(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """Nodes of which silence counts, and when each was heard last."""
-    return {
-        node.name: at
-        for node in snapshot.nodes.values()
-        if node.state not in OUT_OF_SERVICE
-        and node.state is not NodeState.FOREIGN_DRAIN
-        and node.service is not Service.AWAY
-        and not node.stopping
-        and (at := silent_since(node, snapshot.started_at)) is not None
-    }
+    for name, node in snapshot.nodes.items():
+        at = silent_since(node, snapshot.started_at)
+        away = node.slurm is not None and node.slurm.service is Service.AWAY
+        if at is not None and not node.stopping and not away and node.record.state not in NOT_WATCHED:
+            yield name, at
 
 
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     fallen, watched = fallen_silent(snapshot, policy)
     silent = sorted(fallen.values())
     masses: list[tuple[str, float]] = []
-    at_of = {
-        name: snapshot.started_at if (since := silent_since(node, snapshot.started_at)) is None else since
-        for name, node in snapshot.nodes.items()
-    }
-    quiet = {name for name, at in at_of.items() if snapshot.now - at > policy.silent_after_seconds}
-    advanced_at = _advanced_at(snapshot, quiet)
-    confirmed = _confirmed(snapshot, {name: at_of[name] for name in quiet})
-    domains = silent_domains(snapshot, fallen, _watched(snapshot).keys()) if fallen else []
-    domain_of = {name: one for one in domains for name in one.nodes}
+    quiet: dict[str, float] = {}
     for name, node in snapshot.nodes.items():
-        at = at_of[name]
+        at = _quiet_since(node, snapshot)
+        if snapshot.now - at > policy.silent_after_seconds:
+            quiet[name] = at
+    advanced_at = _advanced_at(snapshot, set(quiet))
+    confirmed = _confirmed(snapshot, quiet)
+    domains = silent_domains(snapshot, fallen, dict(_watched(snapshot)).keys()) if fallen else []
+    domain_of = {name: one for one in domains for name in one.nodes}
+    unknown = {node.name for node in snapshot.set_apart if node.state is NodeState.UNKNOWN}
+    for name, node in snapshot.nodes.items():
         if name in quiet:
+            at = quiet[name]
             # However long ago: agents that stopped together may have one cause, and it may be the control plane.
             together = bisect_left(silent, at + TOGETHER_SECONDS) - bisect_right(silent, at - TOGETHER_SECONDS)
             mass = is_mass_silence(together, watched, policy)
@@ -134,7 +171,7 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
                 masses.append((name, at))
             found = _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0), confirmed.get(name, ""))
             yield _with_its_domain(found, snapshot, policy, domain_of.get(name))
-        elif node.state is NodeState.UNKNOWN and node.heard_at is not None:
+        elif name in unknown and node.heard_at is not None:
             yield Finding(Signal.HEARD, HEARD, node.name, node.heard_at, "the agent reports again")
     yield from domain_faults(snapshot, "silence.mass", masses, "their agents fell silent together")
     yield from domain_silences([one for one in domains if not any(name in one.nodes for name, _ in masses)])
@@ -159,8 +196,7 @@ def _with_its_domain(found: Finding, snapshot: Snapshot, policy: Silence, domain
 def _dead_or_silent(
     node: NodeView, snapshot: Snapshot, policy: Silence, mass: bool, advanced_at: float, confirmed_by: str
 ) -> Finding:
-    since = silent_since(node, snapshot.started_at)
-    at = snapshot.started_at if since is None else since
+    since, at = silent_since(node, snapshot.started_at), _quiet_since(node, snapshot)
     evidence = {
         "silent_seconds": round(snapshot.now - at, 3),
         "slurmd_silent_since": node.slurmd_silent_since,
@@ -172,8 +208,7 @@ def _dead_or_silent(
     because = _why_not_dead(node, snapshot, policy, mass, since, goes_on)
     if not because and not confirmed_by:
         because = _why_not_confirmed(node, snapshot, policy, snapshot.now - at)
-        held = _has_time(node, snapshot)
-        by_slurm = node.service is Service.SILENT
+        held, by_slurm = _has_time(node, snapshot), slurm_agrees(node, snapshot)
         confirmed_by = "no job holds it" if not held else SLURM_AGREES if by_slurm else "neither was heard for long"
     if because:
         rule = "silence.mass" if mass else NEVER_HEARD if since is None else "silence.agent"
@@ -200,7 +235,7 @@ def _why_not_dead(
     # When its slurmd's port was never reachable from here, Slurm's own state decides, after a longer time.
     can_ask = node.record.slurmd_seen_at is not None
     slurm_reports_it = not can_ask and node.service is Service.SILENT
-    patience = policy.dead_after_seconds * (1 if node.heard_at is not None and can_ask else 3)
+    patience = policy.dead_after_seconds * (_factor(node, snapshot) if can_ask else UNSURE_FACTOR)
     reasons = (
         (mass, "many others are silent too: the network or the control plane is assumed to be the cause"),
         (since is None, "none has reported yet"),
@@ -215,14 +250,23 @@ def _why_not_dead(
     return next((words for holds, words in reasons if holds), "")
 
 
+def _factor(node: NodeView, snapshot: Snapshot) -> float:
+    """Times the usual patience with its agent."""
+    if node.heard_at is not None:
+        return 1.0
+    if not snapshot.few_unheard:
+        return UNSURE_FACTOR
+    silent_before = node.state is NodeState.UNKNOWN and node.record.since < snapshot.started_at
+    return 1.0 if silent_before else NEARLY_ALL_HEARD_FACTOR
+
+
 def _why_not_confirmed(node: NodeView, snapshot: Snapshot, policy: Silence, silent_for: float) -> str:
     """Why a node of which only agent and slurmd are silent does not count as dead; empty: it does."""
     if node.stopping and silent_for <= policy.stopped_seconds:
         return "it has announced that it stops"
     if _has_time(node, snapshot):
-        slurm_agrees = node.service is Service.SILENT
         patience = unconfirmed_seconds(snapshot.slurm.slurmd_timeout_seconds, policy)
-        if silent_for <= patience or not (slurm_agrees or policy.dead_unconfirmed_seconds):
+        if silent_for <= patience or not (policy.dead_unconfirmed_seconds or slurm_agrees(node, snapshot)):
             if node.is_spare:
                 return "no job starts there before Slurm confirms that it is dead"
             return "neither its gang, nor a launcher on another node, nor Slurm itself confirms that it is dead"

@@ -3,8 +3,8 @@ too few for their launcher.
 
 Slurm, its owner, an administrator, a Prolog or a preemption may have requeued the job before the control plane did:
 after that no job runs on the node at fault, and a rule that asks which gangs run there finds none. So this one asks
-each gang that waits: is a node of its last attempt out of service, since before that attempt ended? Then it waits for
-nodes, and the control plane may hold some that it could use.
+each gang that waits: is a node of its last attempt out of service, since before that attempt ended, or since Slurm was
+still delaying the next one? Then it waits for nodes, and the control plane may hold some that it could use.
 
 A job that a person holds or puts off, or that waits for other jobs or for a limit, is left alone.
 
@@ -57,8 +57,13 @@ def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
         return None
     spoilt = job.slurm.submit_at == job.key.submit_at  # by a dead node: when it was requeued is not known
     until = snapshot.now if spoilt else requeued_at(snapshot, job) - snapshot.slurm.ahead_seconds + KNOWN_LATER_SECONDS
+    eligible_at = (job.slurm.eligible_at or 0) - snapshot.slurm.ahead_seconds
     since = {name: at for name in last.nodes if (at := out_since(snapshot, name)) is not None}
-    causes = sorted((at, name) for name, at in since.items() if at <= until)
+    causes = sorted(
+        (at, name)
+        for name, at in since.items()
+        if at <= until or (at <= eligible_at and not is_given_away(snapshot, job, name))
+    )
     held_up = job.slurm.completing and any(not is_down(snapshot, name) for name in since.keys() & {*job.slurm.nodes})
     return _finding(job, causes[0], sorted(since)) if causes and not held_up else None
 
@@ -101,6 +106,12 @@ def is_down(snapshot: Snapshot, name: str) -> bool:
 def requeued_at(snapshot: Snapshot, job: Job) -> float:
     """Time of the requeue by slurmctld's clock: it renews the submit time when the job is back in the queue."""
     return snapshot.slurm_now if job.slurm.completing else float(job.slurm.submit_at)
+
+
+def is_given_away(snapshot: Snapshot, job: Job, name: str) -> bool:
+    """True if another job that runs there has begun since the requeue."""
+    others = (one for one in snapshot.holders_of(name) if one.key != job.key)
+    return any((one.slurm.start_at or 0) >= requeued_at(snapshot, job) for one in others)
 
 
 def _finding(job: Job, first: tuple[float, str], out: Sequence[str]) -> Finding:

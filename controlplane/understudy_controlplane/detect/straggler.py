@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
 from understudy_controlplane.config import Straggler
@@ -18,7 +19,14 @@ from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
 from understudy_controlplane.detect.slow_pairs import slow_pairs
-from understudy_controlplane.detect.slow_ranks import SELF_SECONDS_MIN, SlowRank, judge_all, judge_waiting, judged_ranks
+from understudy_controlplane.detect.slow_ranks import (
+    SELF_SECONDS_MIN,
+    SlowRank,
+    judge_all,
+    judge_waiting,
+    judged_once,
+    judged_ranks,
+)
 from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -44,15 +52,16 @@ TOGETHER_MIN = 3
 def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterator[Finding]:
     """`probed`: suspects are validated as soon as they are idle, so the end of their job does not clear them."""
     tables = list(snapshot.progress.tables.values())
-    slow = _on_nodes(snapshot, tables, judge_all(tables, policy))
-    starved = _on_nodes(snapshot, tables, judge_waiting(tables, _for_waiting(policy)))
+    slow = _on_nodes(snapshot, tables, judged_once(judge_all, tables, policy))
+    starved = _on_nodes(snapshot, tables, judged_once(judge_waiting, tables, _for_waiting(policy)))
     yield from _slow_findings(snapshot, [one for one in slow if not one.doubt], policy)
     yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
     pairs = list(slow_pairs(snapshot, policy))
     yield from pairs
     # A rank in doubt does not accuse its node, nor clear it.
     slow_nodes = {one.node for one in (*slow, *starved)} | {one.node for one in pairs}
-    for name, node in snapshot.nodes.items():
+    for node in snapshot.set_apart:
+        name = node.name
         if node.state is not NodeState.SUSPECT or node.heard_at is None:
             continue
         for suspicion in node.record.suspicions:
@@ -63,6 +72,7 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
                 yield Finding(Signal.CLEAN, "straggler.clean", name, snapshot.now, words, suspicion=suspicion.cause)
 
 
+@lru_cache(maxsize=8)  # the same object for a policy: it is compared with that of each verdict
 def _for_waiting(policy: Straggler) -> Straggler:
     """What lies between two steps is not only data: less than this share of a step is not worth a look."""
     names = ("ratio", "ratio_overall", "ratio_few_peers")
@@ -120,7 +130,8 @@ def _domain_finding(snapshot: Snapshot, label: str, slow: Sequence[_SlowNode]) -
     causes = Counter(
         cause.value for name in nodes for cause in {cause for cause, _ in _signals(snapshot.nodes[name], slow)}
     )
-    shown = ", ".join(f"{cause} on {count} of them" for cause, count in causes.most_common())
+    often = sorted(causes.items(), key=lambda one: (-one[1], one[0]))
+    shown = ", ".join(f"{cause} on {count} of them" for cause, count in often)
     return Finding(
         Signal.DOMAIN_FAULT,
         "straggler.together",

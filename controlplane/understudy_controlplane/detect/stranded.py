@@ -72,7 +72,7 @@ def stranded(
 ) -> Iterator[Finding]:
     """`accused` are nodes that no gang can stay on, by what else was found just now; `slow` are found slow still."""
     drained = {name for one in snapshot.recoveries if one.drains_alone for name in one.plan.nodes}
-    for node in snapshot.nodes.values():
+    for node in snapshot.set_apart:
         if node.name in drained:
             continue  # first it leaves service
         held = node.state in HELD_BY_OPERATOR

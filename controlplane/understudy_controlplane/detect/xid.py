@@ -16,7 +16,7 @@ from understudy_controlplane.detect.bursts import CONDEMNING, RECOVERY_ACTION, B
 from understudy_controlplane.detect.line_verdict import RECORD, Verdict, line_verdict, policy_row
 from understudy_controlplane.detect.node_log import read
 from understudy_controlplane.fleet.counted import times as times_words
-from understudy_controlplane.fleet.drill import is_drill
+from understudy_controlplane.fleet.drill import WORDS, is_drill
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
@@ -231,7 +231,7 @@ def _finding(node: NodeView, reading: Reading, burst: Burst, suspect: str, polic
     stored, line, verdict = reading.stored, reading.line, reading.verdict
     event = stored.event
     meaning = reading.meaning
-    drill = "drill: " if is_drill(event.text) else ""
+    drill = WORDS if is_drill(event.text) else ""
     summary = [meaning, *(words for words in (verdict.why, suspect) if words and words != meaning)]
     gpu = next((gpu for gpu in node.gpus if gpu.bus_id and gpu.bus_id == line.bus_id), None)
     kind = "sxid" if line.form is Form.SXID else "xid"

@@ -36,6 +36,15 @@ def hooks_of(config: Mapping[str, str]) -> list[str]:
     return [key for key, value in config.items() if _HOOK.match(key) and "understudy" in value.casefold()]
 
 
+HOOKS = ("Prolog", "Epilog", "TaskProlog", "HealthCheckProgram")
+
+
+def hooks_missing(config: Mapping[str, str]) -> list[str]:
+    """Those that slurm.conf does not name, where it names others: a site without any wants none."""
+    found = {key.partition("[")[0] for key in hooks_of(config)}
+    return [one for one in HOOKS if one not in found] if found else []
+
+
 def _ask(rule: Rule, settings: Settings, version: Version) -> Advice:
     try:
         severity, why = rule.judge(settings, version)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.figures.outages import Outage
 from understudy_controlplane.fleet.durations import DAY_SECONDS
+from understudy_controlplane.fleet.history import Transition
 from understudy_controlplane.fleet.node import NodeState
 
 AGAIN_SECONDS = 7 * DAY_SECONDS
@@ -25,18 +26,6 @@ BACK = frozenset({NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.PROBATION, 
 REPAIRED_IN = frozenset(
     {NodeState.REPAIRING, NodeState.MANUAL_REPAIR, NodeState.OPERATOR_HOLD, NodeState.FOREIGN_DRAIN}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """`rule`: of the decision. `quarantines`: its number, where it took the node out of service for a fault."""
-
-    at: float
-    node: str
-    before: NodeState | None
-    after: NodeState
-    rule: str = ""
-    quarantines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,25 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-
-@dataclass(frozen=True, slots=True)
-class AttemptProgress:
-    """One attempt of a job. Steps count from 0; `first_step` is the first one finished in this attempt, as its program
-    numbers it. Where these numbers fall, `last_step` is counted on: `count_from` is as in `fleet.job.Reached`.
-    """
-
-    running_at: float
-    first_step: int
-    first_step_at: float  # when it was finished
-    last_step: int
-    last_step_at: float
-    count_from: int = 0
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Mean duration of a step; None with fewer than two steps."""
-        steps = self.last_step - self.first_step
-        return (self.last_step_at - self.first_step_at) / steps if steps > 0 else None
+from understudy_controlplane.fleet.history import AttemptProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_controlplane.figures.alarms import AlarmRow, Transition, alarms, outages
-from understudy_controlplane.figures.causes import PEOPLE, Cause, CauseRow, table
-from understudy_controlplane.figures.ettr import AttemptProgress
-from understudy_controlplane.figures.job_hours import Hours, Loss, Mark, hours
+from understudy_controlplane.figures.alarms import AlarmRow, alarms, outages
+from understudy_controlplane.figures.causes import CauseRow, table
+from understudy_controlplane.figures.job_hours import Hours, hours
 from understudy_controlplane.figures.outages import Outage, OutageSummary, down_levels, summary
 from understudy_controlplane.figures.reliability import (
     binomial_quantile,
@@ -21,60 +20,22 @@ from understudy_controlplane.figures.reliability import (
     poisson_quantile,
     quantile_of_levels,
 )
-from understudy_controlplane.figures.spare_hours import PoolChange, Wait, most_taken, waits
+from understudy_controlplane.figures.spare_hours import Wait, most_taken, waits
 from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
+from understudy_controlplane.fleet.history import (
+    JobHistory,
+    Loss,
+    PoolChange,
+    Span,
+    Transition,
+)
+from understudy_controlplane.fleet.interruption_cause import PEOPLE, Cause
 from understudy_controlplane.fleet.node import NodeState
 
 P99 = 0.99
 REPEATERS_LISTED = 10
 WITH_NODES = tuple(loss for loss in Loss if loss is not Loss.QUEUE)
 """Losses in GPU-hours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    since: float
-    until: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.until - self.since, 0.0)
-
-    def holds(self, at: float) -> bool:
-        return self.since <= at < self.until
-
-
-@dataclass(frozen=True, slots=True)
-class Interruption:
-    at: float
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class JobHistory:
-    """`gpus` of all its nodes, `spare_gpus` of those that it keeps as spares of its own."""
-
-    row: int
-    job_id: int
-    user: str
-    account: str
-    partition: str
-    name: str
-    state: str
-    nodes: int
-    gpus: int
-    spare_gpus: int = 0
-    attempts: Sequence[AttemptProgress] = ()
-    marks: Sequence[Mark] = ()
-    interruptions: Sequence[Interruption] = ()
-    stands_until: float | None = None
-    allocations: Sequence[tuple[float, float | None]] = ()  # when it had its nodes; None: it still has them
-
-    def held_seconds(self, span: Span) -> float:
-        return sum(
-            max(0.0, min(span.until if end is None else end, span.until) - max(begin, span.since))
-            for begin, end in self.allocations
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,12 +66,12 @@ DETECT = (
 )
 APPROVAL = "Rules that have proven themselves can act without an approval: `understudy observed` names them."
 SWAP_FROM_POOL = "A spare inside the job's own allocation, with `understudy run`, is taken in about a second."
-SWAP_INSIDE = "The launcher's log says what it waited for; a warm standby takes less (docs/launcher.md)."
+SWAP_INSIDE = "The launcher's log says what it waited for; a warm standby takes less (`understudy help launcher`)."
 START = "Imports from a shared file system, containers and the rendezvous take this time; warm standbys have done it."
 RESTORE = (
     "The model is made, the checkpoint is read and the first step warms up: standbys (`--preload`) shorten it, and "
     "state on local disks or in memory in the place of a shared file system."
 )
 RECOMPUTE = "Saving more often costs less: `understudy checkpoints show RUN` names the best interval."
-HELD = "The guard is there to keep a wrong signal from draining the cluster; docs/decisions.md names its setting."
+HELD = "The guard keeps a wrong signal from draining the cluster; `understudy help decisions` names its setting."
 TRIES = "Slurm refused it, or did not show its effect; the journal of the recovery has each answer."

@@ -9,30 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import accumulate
 from math import inf
 
-from understudy_controlplane.figures.ettr import AttemptProgress, in_one_count
-
-
-class Loss(StrEnum):
-    DETECT = "detect"  # from the fault, or from the last step where none is known, until it was found
-    DECIDE = "decide"  # until a recovery was planned: also for an approval
-    SWAP = "swap"  # until the gang had its nodes again
-    QUEUE = "queue"  # in Slurm's queue, without nodes: no recovery had kept any for it
-    START = "start"  # until its processes had started
-    RESTORE = "restore"  # until it began with its first step
-    RECOMPUTE = "recompute"  # steps that were done again
-    SLOW = "slow"  # what steps took longer than the job's healthy ones
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Cause to which time without steps is lost from this time on."""
-
-    at: float
-    loss: Loss
+from understudy_controlplane.figures.ettr import in_one_count
+from understudy_controlplane.fleet.history import AttemptProgress, Loss, Mark
 
 
 @dataclass(frozen=True, slots=True)

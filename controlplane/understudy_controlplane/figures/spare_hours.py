@@ -6,15 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class PoolChange:
-    """A node joins the pool, or leaves it. `job`: the row of the job that it leaves it for."""
-
-    at: float
-    node: str
-    joins: bool
-    job: int | None = None
+from understudy_controlplane.fleet.history import PoolChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_controlplane.figures.causes import FABRIC, HANG, PROGRAM, SITE, cause_of
 from understudy_controlplane.figures.checkpoint_interval import FailureRate, best_interval
 from understudy_controlplane.fleet.durations import DAY_SECONDS
+from understudy_controlplane.fleet.interruption_cause import FABRIC, HANG, PROGRAM, SITE, cause_of
 from understudy_controlplane.fleet.saving import FailureClass, TierCadence
 from understudy_wire.facts import Tier
 

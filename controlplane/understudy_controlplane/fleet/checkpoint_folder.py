@@ -423,7 +423,7 @@ def _of_distributed(folder: Folder) -> Iterator[Remark]:
         match = re.fullmatch(r"((?:.*/)?)(?:(__\d{1,9}_\d{1,9}\.distcp)|((?:__\d{1,9})?\.metadata))", path)
         if match is not None:
             (shards if match[2] else manifests)[match[1]].add(match[2] or match[3])
-    for place in shards.keys() | manifests.keys():
+    for place in sorted(shards.keys() | manifests.keys()):
         if manifests[place]:
             yield from _of_shards(folder, place, shards[place], manifests[place])
         else:
@@ -498,7 +498,7 @@ def _of_deepspeed(folder: Folder) -> Iterator[Remark]:
 
 def _of_megatron(folder: Folder) -> Iterator[Remark]:
     """`metadata.json` says in which files the rest lies: `common.pt` was one of them up to Megatron Core 0.18."""
-    for place in {path.removesuffix("metadata.json") for path in folder.sizes if path.endswith("metadata.json")}:
+    for place in sorted(path.removesuffix("metadata.json") for path in folder.sizes if path.endswith("metadata.json")):
         content = _json(folder, place + "metadata.json")
         if not isinstance(content, dict) or "sharded_backend" not in content:
             continue

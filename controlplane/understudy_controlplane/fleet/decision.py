@@ -65,6 +65,7 @@ class Because(StrEnum):
     NO_SPARE = "no_spare"
     RULE_DRY_RUN = "rule_dry_run"
     BREAKER = "breaker"
+    OTHER_LEADER = "other_leader"  # another control plane leads here, or did until a person ended that
     DOMAIN_BUDGET = "domain_budget"
     REPAIR_BUDGET = "repair_budget"
     COOLDOWN = "cooldown"

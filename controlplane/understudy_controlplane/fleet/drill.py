@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 MARK = "understudy drill of"
 
+WORDS = "DRILL: "
+"""What is found because of a drill has it in its summary, and with it whatever follows."""
+
 _LINE = re.compile(rf"NVRM: Xid \(PCI:[^)]*\): \d+, {MARK} ")
 """The driver writes names of processes into its lines, but never at this place."""
 

@@ -33,10 +33,13 @@ class Signal(StrEnum):
     APPLICATION_FAULT = "application_fault"  # caused by the program
     LEMON = "lemon"  # its faults return repeatedly
     GANG_SLOW = "gang_slow"  # all its ranks, against its own best steps
+    GANG_SCATTERED = "gang_scattered"  # not as its job asks, or further apart than free nodes would allow
     GANG_STILL = "gang_still"  # no step ends, and nothing shows that its ranks wait for each other
+    GANG_ASKED = "gang_asked"  # it hangs, and its ranks are asked what they wait for
     GANG_HUNG = "gang_hung"  # no step ends; ranks of `node` have not arrived where the others are
     GANG_HUNG_UNNAMED = "gang_hung_unnamed"  # no step ends, and no node can be named
     GANG_HUNG_TOGETHER = "gang_hung_together"  # no step ends, and many gangs stopped at the same time
+    HUNG_AGAIN = "hung_again"  # gangs waited for the node again and again
     GANG_RESTARTED = "gang_restarted"  # by its launcher itself, for a crash or a hang that it alone has seen
     NEWCOMER_FAILED = "newcomer_failed"  # a gang's program fails on a node that is new to it, and ran on the others
     LAUNCHER_FAILED = "launcher_failed"  # it did not carry out an order of the control plane
@@ -59,6 +62,7 @@ class Signal(StrEnum):
     REPAIRED = "repaired"  # the rung was carried out
     REPAIR_FAILED = "repair_failed"  # it failed
     MANUAL_REPAIR_DUE = "manual_repair_due"  # no rung of the repair ladder is left but manual repair
+    NODE_REPLACED = "node_replaced"  # the provider was asked for another machine, and that came
     VALIDATION_DUE = "validation_due"  # it needs no repair, or an operator released it
     PROBE_DUE = "probe_due"  # an idle suspect: validation decides about it
     BACK_FROM_OUTAGE = "back_from_outage"  # it works, and Slurm keeps it DOWN because it was silent or booted
@@ -94,6 +98,7 @@ class Signal(StrEnum):
     SITE_SIGNAL = "site_signal"  # another system of the site reports what may explain a fault there
     SITE_WARNING = "site_warning"  # such reports that a person has to know
     SITE_FAULT = "site_fault"  # such a report on which the site wants nodes quarantined
+    OTHER_LEADER = "other_leader"  # another control plane leads here
     TOO_MANY_AT_ONCE = "too_many_at_once"  # nodes that would be quarantined within a short time
     DETECTOR_FAILED = "detector_failed"  # what it would have found is not known
     DETECTORS_DOWN = "detectors_down"  # such detectors, for a person
@@ -108,17 +113,23 @@ ACCUSING = frozenset(
         Signal.GANG_STRANDED,
         Signal.DRAIN_AT_JOB_END,
         Signal.WORN,
+        Signal.HUNG_AGAIN,
         Signal.SITE_FAULT,
     }
 )
 """Signals that a node is at fault. Each opens an incident."""
+
+LETS_JOBS_END = frozenset({Signal.DRAIN_AT_JOB_END, Signal.HUNG_AGAIN})
+"""Those of them for which no job is ended: it may run to its end."""
 
 
 HANGS = frozenset({Signal.GANG_HUNG, Signal.GANG_HUNG_UNNAMED})
 
 OF_A_GANG = HANGS | {
     Signal.GANG_SLOW,
+    Signal.GANG_SCATTERED,
     Signal.GANG_STILL,
+    Signal.GANG_ASKED,
     Signal.GANG_HUNG_TOGETHER,
     Signal.LAUNCHER_FAILED,
     Signal.GANG_RESTARTED,
@@ -154,6 +165,10 @@ class HangDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     together: int  # gangs that stopped at the same time, this one included
     mass: bool  # they are so many of all gangs that only what is proven of a node is acted on
     user: str = ""  # whose they all are; empty: of several
+
+
+class HungRanks(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="hung_ranks"):
+    ranks: tuple[int, ...]  # on the node, that hold up the gang
 
 
 class DetectorDetail(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="detector"):
@@ -205,6 +220,7 @@ Detail = (
     HardwareDetail
     | SilenceDetail
     | HangDetail
+    | HungRanks
     | DetectorDetail
     | LaunchDetail
     | ClockDetail

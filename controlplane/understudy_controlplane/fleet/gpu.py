@@ -67,3 +67,11 @@ def nvml_error(text: str) -> int | None:
     """The nvmlReturn that an agent of any release names in the text of a GPU's error or of a problem."""
     found = _NVML_ERROR.search(text)
     return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Another machine under the name of one whose replacement the provider has accepted."""
+
+    asked_at: float
+    at: float  # since when it is there

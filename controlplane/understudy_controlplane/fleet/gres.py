@@ -20,6 +20,8 @@ _NO_CONSUME = "no_consume"
 """Stands where a type may: jobs share the resource, and Slurm counts none as used."""
 
 SHARES_OF_GPUS = ("mps", "shard")
+_INSTANCE = re.compile(r"\dg[._]?\d+gb", re.IGNORECASE)
+"""NVML's name of an instance, in a type that a site takes from it: "a100_1g.5gb", "1g10gb"."""
 
 
 @lru_cache(maxsize=1024)  # asked of every node at every tick, and a fleet has few kinds of them
@@ -42,9 +44,24 @@ def alike(text: str) -> str:
     return ",".join(f"{what}:{count}" for what, count in _items(text))
 
 
+@lru_cache(maxsize=1024)
 def gpus_of_gres(text: str) -> int:
     """How many GPUs, or instances of GPUs, Slurm has for the node; 0: it shows none."""
     return sum(count for what, count in _items(text) if what.partition(":")[0] == "gpu")
+
+
+@lru_cache(maxsize=1024)
+def gpu_types(text: str) -> tuple[str, ...]:
+    """Types of GPUs, in alphabetical order; none where it names no type."""
+    words = (what.split(":") for what, _ in _items(text))
+    return tuple(sorted({one[1] for one in words if one[0] == "gpu" and len(one) > 1 and one[1] != _NO_CONSUME}))
+
+
+def shared_by(text: str) -> tuple[str, ...]:
+    """How jobs share its GPUs, as far as Slurm shows it; none: MIG mode is possible with types of any other name."""
+    shares = {what.partition(":")[0] for what, _ in _items(text)} & {*SHARES_OF_GPUS}
+    instances = {"MIG"} if any(map(_INSTANCE.search, gpu_types(text))) else set()
+    return tuple(sorted(shares | instances))
 
 
 def gres_for_job(text: str) -> str:

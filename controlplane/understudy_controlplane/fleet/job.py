@@ -36,6 +36,13 @@ class JobKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.cluster}/{self.job_id}@{self.submit_at}"
 
+    @staticmethod
+    def read(text: str) -> JobKey:
+        """The key of which `text` is the string."""
+        cluster, _, numbers = text.rpartition("/")
+        job_id, _, submit_at = numbers.partition("@")
+        return JobKey(cluster, int(job_id), int(submit_at))
+
 
 class Attempt(NamedTuple):
     """One run of a gang: Slurm counts its requeues, the launcher its launches within an allocation."""
@@ -89,6 +96,7 @@ class KnownJob:
     user_id: int
     managed: bool = False  # asked for Understudy
     seen_at: float = 0.0  # when it was last written down: at its last requeue, or later
+    state: str = ""  # in Slurm, as written down
     checkpoint_folders: tuple[str, ...] = ()  # that its Slurm comment names; empty: it names none
 
     def believes(self, user_id: int) -> bool:
@@ -219,6 +227,14 @@ class Checkpoint:
     def ranks(self) -> int:
         """A gang of no other size can restore it; 0: any can, or it is not known."""
         return self.world_size if self.layout is Layout.FIXED else 0
+
+
+class Save(NamedTuple):
+    """When an attempt had saved a step with all its ranks, whatever became of the files."""
+
+    attempt: Attempt
+    step: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class NeedKind(StrEnum):
     DOMAIN_DOWN = "domain_down"  # a rack, a switch or a block failed as a whole
     BUDGET = "budget"  # as many nodes are out of service as may be: the next fault leads to nothing
     SITE_WARNING = "site_warning"  # another system of the site reports what may stop gangs
+    HOOKS_MISSING = "hooks_missing"  # slurm.conf names some of the hooks, and not all
     NOTIFICATIONS = "notifications"  # they do not reach their receivers
     ONLY_OBSERVED = "only_observed"  # incidents are open, and the mode is observe
     NODE_OUT = "node_out"  # out of service, and Understudy does not bring it back

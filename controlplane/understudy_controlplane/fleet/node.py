@@ -103,6 +103,7 @@ class NodeRecord:
     since: float = 0.0
     table_row: int = 0  # the row of `decide.table` that led here: a label for people
     cleared_at: float = 0.0  # events received up to here no longer count: the node was vouched for since
+    vouched_at: float = 0.0  # when a person last returned it to service, or dismissed what was known against it
     drained_at: float | None = None  # when the control plane's drain was read back from Slurm
     drain_reason: str = (
         ""  # as read back then, with who gave it and when, in Slurm's words: the proof of who drained it
@@ -224,9 +225,14 @@ class NodeView:
     clock_ahead_seconds: float = 0.0  # of the control plane's clock; the report's travel time makes it less
     shown_out_at: float = 0.0  # the last reading of Slurm that showed it drained or down, or this process began
     out_since: float | None = None  # the reading before those that have shown it so without a break, or the first one
+    slurm_silent_since: float | None = (
+        None  # first of the readings, without a gap or restart of slurmctld, that show it unreached; None: reached
+    )
     gpus_readable: GpusReadable | None = None  # None: not known, or its agent reads no GPUs
+    gpus_awaited: bool = False  # its agent has reported before, and not yet shown GPUs since its boot or repair
     problems: tuple[str, ...] = ()  # what its agent could not read, as text
     processes: tuple[StuckProcess, ...] = ()  # that keep a GPU
+    usual: bool = False  # neither its report, nor an event, nor Slurm shows anything but hardware that works
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ MOVES = (RecoveryKind.POOL_SWAP.value, RecoveryKind.ALLOCATION_SWAP.value)
 
 @dataclass(frozen=True, slots=True)
 class MoveFacts:
-    """A recovery that moves or restarts a gang. `signal`: of its incident; empty: it has none."""
+    """A recovery that moves or restarts a gang. `signal`, `summary`: of its incident; empty: it has none."""
 
     number: int
     kind: str
@@ -30,11 +30,12 @@ class MoveFacts:
     last_step: int | None
     restore_step: int | None
     signal: str = ""
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentFacts:
-    """`job_id` and `user`: of an incident of a gang. `without_spare`: its first decision that found none for a gang."""
+    """`job_id`, `job_name`, `user`: of a gang. `without_spare`: its first decision that found none for a gang."""
 
     number: int
     kind: SubjectKind
@@ -47,6 +48,7 @@ class IncidentFacts:
     closed_at: float | None
     outcome: str
     job_id: int | None = None
+    job_name: str = ""
     user: str = ""
     moves: tuple[MoveFacts, ...] = ()
     without_spare: str = ""

@@ -233,6 +233,7 @@ class StoredRequests:
     timed_holds: Sequence[TimedHold] = ()
     breaker_opened_at: float | None = None
     breaker_opened: str = ""  # why
+    breaker_for_other_leader: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,7 @@ class SparesSize:
 class Breaker:
     reason: str = ""  # why it is open; empty: it is closed
     reset_at: float = 0.0  # when a person last closed it: earlier quarantines count no more for it; 0: never
+    holds_all: bool = False  # nothing at all is begun in Slurm
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from understudy_controlplane.fleet.hostlist import HostListError, expand
+from understudy_controlplane.hostlist import HostListError, expand
 from understudy_wire.facts import LaunchStarted
 from understudy_wire.launcher import LauncherState
 

@@ -24,6 +24,7 @@ class Rung(StrEnum):
     RESTART_APP = "restart_app"  # the gang was moved; the node itself needs nothing
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
+    REPLACE = "replace"  # by the provider of the node
     MANUAL_REPAIR = "manual_repair"  # by an administrator
 
 
@@ -127,6 +128,15 @@ class PlanBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
         return self.nodes
 
 
+class HungNode(msgspec.Struct, frozen=True):
+    """A node that a gang waited for when it hung."""
+
+    node: str
+    ranks: tuple[int, ...]  # on it, that held up the others
+    user: str  # of the job
+    gang_nodes: int
+
+
 class DrainPlan(PlanBase, frozen=True, kw_only=True):
     """A plan with a step that drains its nodes."""
 
@@ -145,6 +155,7 @@ class SwapPlan(DrainPlan, frozen=True, kw_only=True):
     count_from: int = 0  # what has to be taken off for the number that the program gave it
     reservation: str = ""  # in which the job ran before: it gets it back
     hang: str = ""  # why the gang is restarted though no rank of it has ended
+    hung_on: tuple[HungNode, ...] = ()  # nodes that it waited for
     suspended_or_resumed_at: int | None = None  # of the job, as Slurm showed it when this was decided
     leaving: tuple[str, ...] = ()  # nodes that give their seat to a spare, and are not failed
 
@@ -257,6 +268,7 @@ class ValidationPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.VALID
 class ManualRepairPlan(DrainPlan, frozen=True, kw_only=True, tag=RecoveryKind.MANUAL_REPAIR.value):
     kind: ClassVar[RecoveryKind] = RecoveryKind.MANUAL_REPAIR
     label: str  # id of the ticket: never used again
+    replaces: bool = False  # the provider of the node is asked to replace it
 
 
 class ReturnPlan(PlanBase, frozen=True, kw_only=True, tag=RecoveryKind.RETURN.value):

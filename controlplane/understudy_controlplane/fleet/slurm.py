@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 SWITCHED_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"})
@@ -69,6 +69,11 @@ class SlurmNode:
     cpus: int = 0  # as `memory_mb` and `tmp_disk_mb`, as Slurm has it; 0: not known
     memory_mb: int = 0
     tmp_disk_mb: int = 0
+    service: Service = field(init=False, compare=False, repr=False)
+    """Computed once: many ask for it in each round."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "service", self._service())
 
     @property
     def draining(self) -> bool:
@@ -124,8 +129,7 @@ class SlurmNode:
         """Drained, set to fail or DOWN: Slurm starts no job there until it is resumed."""
         return self.draining or self.down
 
-    @property
-    def service(self) -> Service:
+    def _service(self) -> Service:
         if self.off_or_rebooting or self.in_maintenance or EXTERNAL in self.flags:
             return Service.AWAY
         if not self.responding or (self.down and self.reason.startswith(NOT_RESPONDING)):
@@ -154,7 +158,9 @@ PEOPLES_HOLDS = frozenset(
 )
 """Reasons of jobs of priority 0 that their users, administrators, or the site's configuration hold. Slurm's scheduler
 gives each other job of priority 0 the reason JobHeldAdmin, but those that Slurm itself holds (job_scheduler.c,
-_job_runnable_test1).
+_job_runnable_test1). Slurm itself holds some as JobHeldAdmin: one for which it could make no credential, which its
+SystemComment shows; one whose reservation has just ended (reservation.c, job_test_resv), whose burst buffer does not
+begin (node_scheduler.c, select_nodes), or whose tasks it cannot distribute (dist_tasks.c) look like an administrator's.
 """
 
 NOT_YET_JUDGED = frozenset({"", "None", "BeginTime", "Cleaning", "Dependency", "Prolog"})
@@ -251,6 +257,7 @@ class SlurmJob:
     reservation: str = ""
     reason: str = ""
     start_at: int | None = None  # for a pending job: not before
+    eligible_at: int | None = None  # since when, or not before when, Slurm may start it; None: not known
     excluded_nodes: tuple[str, ...] = ()
     priority: int = 1
     time_limit_minutes: int | None = None  # None: none of its own
@@ -270,6 +277,9 @@ class SlurmJob:
     tmp_disk_mb: int = 0  # the same of temporary disk
     contiguous: bool = False  # its nodes have to follow each other in Slurm's order
     segment: int = 0  # nodes that have to be in one block (--segment); 0: none asked for, or Slurm does not show it
+    switches_max: int = 0  # leaf switches that it wants at most (--switches), if it gets them in time; 0: any number
+    gpu_types: tuple[str, ...] = ()  # types of GPUs that it asks for by name ("h100"); by pyslurm those for each node
+    no_credential: bool = False  # Slurm could make none for its launch, and held it for that
     mail_to: str = ""  # `--mail-user`, where `--mail-type` has REQUEUE or FAIL; empty: its user asks for no such mail
 
     @property
@@ -337,8 +347,8 @@ class SlurmJob:
         """Slurm itself has taken its priority. A release gives it back, and for one that is unfit also a change of its
         request.
         """
-        known = self.reason in PEOPLES_HOLDS or self.reason in NOT_YET_JUDGED
-        return self.pending and self.priority == 0 and not known
+        by_people = self.reason in PEOPLES_HOLDS and not (self.reason == "JobHeldAdmin" and self.no_credential)
+        return self.pending and self.priority == 0 and not (by_people or self.reason in NOT_YET_JUDGED)
 
     @property
     def waits_for_what_passes(self) -> bool:

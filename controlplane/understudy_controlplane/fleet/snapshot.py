@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from understudy_controlplane.config import Mode
+from understudy_controlplane.config import Mode, least
 from understudy_controlplane.fleet.clock_sets import NEVER_SET, ClockSets
 from understudy_controlplane.fleet.custody import Custody, custody_of
 from understudy_controlplane.fleet.decision import Quarantine
 from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Gang
-from understudy_controlplane.fleet.gpu import MovedGpu, WearSample
+from understudy_controlplane.fleet.gpu import MovedGpu, Replacement, WearSample
+from understudy_controlplane.fleet.holder import OtherLeader
+from understudy_controlplane.fleet.hung import Hung
 from understudy_controlplane.fleet.incident import (
     BLOCK_FABRIC,
     FAILED_AS_ONE,
@@ -41,13 +43,17 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.saving import SaveRequest
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.slurm import Service, SlurmReservation
-from understudy_controlplane.fleet.steps import StepTable, Suspended, restarts_without_progress
+from understudy_controlplane.fleet.steps import Interrupted, StepTable, restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
 from understudy_wire.places import Place
 
 LEFT_SECONDS = 3600.0
 """A node that has been quarantined for this time waits for a person where the control plane has nothing to do."""
+
+FEW_UNHEARD = 2
+FEW_UNHEARD_SHARE = 0.01
+"""So many agents may be broken in any fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,7 @@ class FleetHistory:
     limits: Mapping[tuple[JobKey, int], int] = field(default_factory=dict)
     """Job and restart count → its time limit in minutes before any of it was credited for a fault."""
     hangs: tuple[tuple[JobKey, Place], ...] = ()  # gangs restarted for a hang, oldest first: where they stood still
+    hung: tuple[Hung, ...] = ()  # nodes that gangs waited for when they hung, within the last week
     black_holes: Mapping[str, Sequence[BlackHole]] = field(default_factory=dict)
     """Black holes of the last week by the node that was blamed."""
     attempts: tuple[RepairAttempt, ...] = ()  # of the last week, oldest first
@@ -136,8 +143,18 @@ class FleetHistory:
     usual_quarantines: Mapping[str, int] | None = None
     """Rule → the most nodes that it has taken out within a day of the four weeks before; None: that is not known."""
     moved_gpus: tuple[MovedGpu, ...] = ()  # seen by this process
+    replacements: Mapping[str, Replacement] = field(default_factory=dict)
+    """Nodes that the provider has accepted to replace, and that are another machine since, by all of their GPUs."""
+    unseen: frozenset[str] = frozenset()
+    """Nodes that it has accepted to replace, and whose GPUs this process has not seen yet."""
+
     gpu_wear: Mapping[tuple[str, str], Sequence[WearSample]] = field(default_factory=dict)
     """Node and uuid → counters of its memory over a week, oldest first; of GPUs that have errors."""
+
+    def machine_since(self, node: str) -> float:
+        """What was found and tried before this was with another machine of that name; 0: nothing was."""
+        replacement = self.replacements.get(node)
+        return replacement.at if replacement is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +176,7 @@ class OperatorState:
     spare_choices: Mapping[str, bool] = field(default_factory=dict)
     """Node → whether an operator wants it in the spare pool. The control plane chooses the others."""
     breaker: str = ""  # why the circuit breaker is open; empty: it is closed
+    breaker_holds_all: bool = False
     breaker_reset_at: float = 0.0  # when a person last closed it
     maintenances: tuple[Maintenance, ...] = ()  # under way
 
@@ -192,8 +210,8 @@ class Snapshot:
     jobs: Mapping[JobKey, Job]
     recoveries: tuple[Recovery, ...] = ()  # the open ones
     proposals: tuple[Recovery, ...] = ()  # that wait for approval, are approved, or were rejected a short time ago
-    suspended: Mapping[JobKey, Suspended] = field(default_factory=dict)
-    """Jobs that were suspended, until their gangs finish a step again."""
+    interrupted: Mapping[JobKey, Interrupted] = field(default_factory=dict)
+    """Gangs that stood still when they were interrupted, until they finish a step again, for an hour."""
     shrunk: Mapping[JobKey, int] = field(default_factory=dict)
     """Managed running jobs that have fewer nodes than at their start, and how many they had then."""
     incidents: Mapping[Subject, OpenIncident] = field(default_factory=dict)  # the open ones
@@ -201,10 +219,13 @@ class Snapshot:
     topology: Topology = NO_TOPOLOGY
     signals: tuple[SiteSignal, ...] = ()  # of other systems of the site: the live ones
     clock_sets: ClockSets = NEVER_SET
+    other_leader: OtherLeader | None = None  # another control plane that agents report
     monotonic: float = 0.0  # at `now`, by the clock that is never set
     slurm: SlurmShown = field(default_factory=SlurmShown)
     progress: JobProgress = field(default_factory=JobProgress)
     history: FleetHistory = field(default_factory=FleetHistory)
+    part_modes: Mapping[str, Mode] = field(default_factory=dict)
+    """Nodes whose own mode is more careful than `mode`, which is that of all others."""
     operator: OperatorState = field(default_factory=OperatorState)
     round: FoundThisRound = field(default_factory=FoundThisRound)
 
@@ -212,6 +233,42 @@ class Snapshot:
     def slurm_now(self) -> float:
         """Time of slurmctld's clock, which dates all times of Slurm's."""
         return self.now + self.slurm.ahead_seconds
+
+    def mode_of(self, nodes: Iterable[str], job: JobKey | None = None) -> Mode:
+        """The most careful mode of these nodes and of the job; where none is named, that of the fleet."""
+        if not self.part_modes:
+            return self.mode
+        names = (*nodes, *(self.nodes_of_job(job) if job is not None else ()))
+        return least((self.mode, *(self._mode_of_node.get(name, self.mode) for name in names)))
+
+    @cached_property
+    def _mode_of_node(self) -> Mapping[str, Mode]:
+        """A job is in one mode, the most careful of its nodes, and with it each of them."""
+        found = dict(self.part_modes)
+        for job in self.jobs.values():
+            names = job.slurm.nodes if job.slurm.holds_nodes else ()
+            mode = least((self.mode, *(self.part_modes.get(name, self.mode) for name in names)))
+            if mode is not self.mode:
+                found |= {name: mode.at_most(found.get(name, mode)) for name in names}
+        return found
+
+    def is_in_observed_part(self, name: str) -> bool:
+        """Others of the fleet are in a mode that acts, and this node is not."""
+        return bool(self.part_modes) and self.mode_of([name]) is Mode.OBSERVE
+
+    def nodes_of_job(self, key: JobKey) -> tuple[str, ...]:
+        """Those that it has, or, where it pends, those of its last attempt."""
+        job, last = self.jobs.get(key), self.progress.last_attempts.get(key)
+        if job is None or job.slurm.ended:
+            return ()
+        return tuple(job.slurm.nodes) if job.slurm.holds_nodes or last is None else tuple(last.nodes)
+
+    def configured_mode(self, subject: Subject) -> Mode:
+        """Mode of the nodes that an incident is about, whatever jobs run there."""
+        names = self.nodes_of(subject.name)
+        if subject.kind is SubjectKind.GANG:
+            names = next((self.nodes_of_job(key) for key in self.jobs if str(key) == subject.name), ())
+        return least((self.mode, *(self.part_modes.get(name, self.mode) for name in names)))
 
     def custody(self, name: str) -> Custody:
         found = self._custody.get(name)
@@ -293,9 +350,29 @@ class Snapshot:
         return _by_node(job for job in self.jobs.values() if job.slurm.holds_nodes)
 
     @cached_property
+    def set_apart(self) -> tuple[NodeView, ...]:
+        """Nodes about which Slurm or their record says anything but that they are in service, in the order of `nodes`.
+        Rules for what administrators, Slurm and the control plane have done to a node look at no other.
+        """
+        in_service, usable = NodeState.IN_SERVICE, Service.USABLE
+        return tuple(
+            node
+            for node in self.nodes.values()
+            if (record := node.record).state is not in_service
+            or record.weight is not None
+            or (slurm := node.slurm) is None
+            or slurm.service is not usable
+        )
+
+    @cached_property
+    def unusual(self) -> tuple[NodeView, ...]:
+        """Nodes of which rules for hardware may find something, in the order of `nodes`: they look at no other."""
+        return tuple(node for node in self.nodes.values() if not node.usual)
+
+    @cached_property
     def at_fault(self) -> frozenset[str]:
         """Nodes that the control plane has taken out of service, those in repair included."""
-        return frozenset(name for name, node in self.nodes.items() if node.record.at_fault)
+        return frozenset(node.name for node in self.set_apart if node.record.at_fault)
 
     @property
     def quarantined(self) -> int:
@@ -305,16 +382,16 @@ class Snapshot:
     def manual(self) -> frozenset[str]:
         """Those of them that wait for a person, or for a job on them to end, and not for the control plane."""
         return frozenset(
-            name
-            for name, node in self.nodes.items()
-            if node.state is NodeState.MANUAL_REPAIR or (self._is_left(node) and self.holders_of(name))
+            node.name
+            for node in self.set_apart
+            if node.state is NodeState.MANUAL_REPAIR or (self._is_left(node) and self.holders_of(node.name))
         )
 
     @cached_property
     def left(self) -> frozenset[str]:
         """Those of them that wait for a person where the control plane repairs no node."""
         return frozenset(
-            name for name, node in self.nodes.items() if node.state is NodeState.MANUAL_REPAIR or self._is_left(node)
+            node.name for node in self.set_apart if node.state is NodeState.MANUAL_REPAIR or self._is_left(node)
         )
 
     def _is_left(self, node: NodeView) -> bool:
@@ -339,6 +416,10 @@ class Snapshot:
             for name, node in self.nodes.items()
             if node.state not in OUT_OF_SERVICE or node.record.tested_in_service
         )
+
+    def is_target(self, name: str) -> bool:
+        """It is the name of a node, or of a domain as `understudy topology show` has it."""
+        return name in self.nodes or name in self.domains or name in self.topology.by_label
 
     @cached_property
     def domains_of(self) -> dict[str, list[str]]:
@@ -441,10 +522,16 @@ class Snapshot:
         }
 
     @cached_property
-    def unheard(self) -> bool:
-        """True if a node that Slurm would use has not reported since this process started, or does so just now."""
+    def unheard(self) -> int:
+        """How many nodes that Slurm would use have not reported since this process started, or do so just now."""
         away = (node for node in self.nodes.values() if node.heard_at is None or node.state is NodeState.UNKNOWN)
-        return any(node.service is Service.USABLE for node in away)
+        return sum(node.service is Service.USABLE for node in away)
+
+    @cached_property
+    def few_unheard(self) -> bool:
+        """True if nearly all were heard: that the others are not heard is their own fault, and not the start's."""
+        few = max(FEW_UNHEARD, int(FEW_UNHEARD_SHARE * len(self.nodes)))
+        return self.unheard <= few and self.unheard <= len(self.nodes) / 4
 
     def incident_of(self, node: str) -> OpenIncident | None:
         """The open one of the node itself."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
 from understudy_wire.places import Place
-from understudy_wire.ranks import Training
+from understudy_wire.ranks import NcclSeen, ProcessNow, Recorder, Training
 
 BLOCK_STEPS = 100
 BLOCKS_KEPT = 3
@@ -109,6 +109,7 @@ class StepTable:
     gpus: tuple[int | None, ...]  # per rank: index on its node
     advanced_at: float  # when any rank last reported a new step; 0: none has
     heard_since: float = 0.0  # when any rank of the attempt was first heard
+    unheard_seconds: float = 0.0  # since the last new step: of an agent of the gang, whose steps of that time are lost
     longest_pause_seconds: float = 0.0  # between two of its last steps, as they were reported; 0: there were no two
     sequences: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Per rank: which collective it entered last, -1: not reported."""
@@ -127,17 +128,24 @@ class StepTable:
     """Shape of `self_seconds`: how much work a step was, in a unit of the training's own. None: no rank reports it."""
     transfers: Transfers | None = None  # None: no rank reports any
     stacks: Mapping[int, str] = field(default_factory=dict)  # rank → where it stands still, innermost frame first
+    at_rest: Mapping[int, tuple[Recorder | None, ProcessNow | None]] = field(default_factory=dict)
+    """Rank → what its flight recorder and the kernel show, while it finishes no step."""
+    nccl: Mapping[int, NcclSeen] = field(default_factory=dict)  # rank → what NCCL has answered its agent meanwhile
     training: Mapping[int, Training] = field(default_factory=dict)  # rank → what it last reported of its training
     wall_seconds: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     """Per rank: duration of a step, the mean of its last report; NaN: none was reported."""
     count_from: int = 0  # what has to be taken off for the number that the program gave the newest step
     fell_at: float = 0.0  # when the program's numbers fell last; 0: they never did
+    reached: int = -1  # the furthest step of the attempt that was known before any of its ranks was heard; -1: none
     ended: bool = False  # no rank is there any more: the job may do something else, such as an evaluation, or end
+    kept: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+    """What was found in these steps; tables of the same steps share it. Who keeps something says of what it is."""
 
     @property
     def furthest(self) -> int:
-        """The newest step that any rank has finished; -1: none."""
-        return int(self.last_step.max(initial=-1))
+        """The newest step that any rank has finished, also before a restart of the control plane; -1: none."""
+        newest = int(self.last_step.max(initial=-1))
+        return newest if newest >= 0 else self.reached
 
     @property
     def place(self) -> Place:
@@ -150,8 +158,10 @@ class StepTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended:
-    """A gang that was suspended, and has finished no step since, whether or not it was resumed."""
+class Interrupted:
+    """A gang whose attempt or launch has ended, or was suspended, while it stood still, and which has finished no step
+    since, whether or not it runs again.
+    """
 
     table: StepTable  # as it was then
     at: float  # when that was

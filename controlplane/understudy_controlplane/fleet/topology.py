@@ -90,6 +90,10 @@ class Topology:
         """Domain → its nodes, of those whose failure takes their nodes."""
         return {one.label: one.nodes for one in self.domains if one.kind not in REDUNDANT}
 
+    def failing_with(self, node: str) -> list[str]:
+        """Domains of the node whose failure takes it."""
+        return [one.label for one in self.of_node.get(node, ()) if one.kind not in REDUNDANT]
+
     def names_of(self, node: str, kind: DomainKind) -> list[str]:
         """Names of the domains of that kind that the node is in."""
         return [one.name for one in self.of_node.get(node, ()) if one.kind is kind]

@@ -7,8 +7,10 @@ from http import HTTPStatus
 
 import msgspec
 from fastapi import Request, Response
+from starlette.exceptions import HTTPException
 
 from understudy_controlplane.access.admission import Denied
+from understudy_controlplane.store.database import MAKE_ROOM, StoreError, is_full
 from understudy_wire.messages import Refusal
 
 JSON = "application/json"
@@ -68,3 +70,17 @@ async def refuse_denied(_request: Request, error: Exception) -> Response:
     """The application's handler of Denied."""
     assert isinstance(error, Denied)
     return refuse(error.status, error.error, error.hint)
+
+
+def refuse_http_error(error: HTTPException) -> Response:
+    """The framework's own refusal, in the form of all others."""
+    refusal = refuse(error.status_code, str(error.detail), "`understudy help api` lists routes and parameters")
+    refusal.headers.update(error.headers or {})
+    return refusal
+
+
+def refuse_for_error(error: Exception) -> Response:
+    """The server logs the error, with its traceback."""
+    if isinstance(error, StoreError) and is_full(error):
+        return refuse(503, "the disk of the database is full, and nothing of the request is stored", MAKE_ROOM)
+    return refuse(500, "the control plane failed to carry out the request", "its log names the cause")

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_controlplane.access.admission import Admission, only_for
 from understudy_controlplane.fleet.gang import Earlier, Gang, orders_version
-from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.identity import Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob
 from understudy_controlplane.fleet.packed_nodes import with_nodes
+from understudy_controlplane.hostlist import HostListError
 from understudy_controlplane.ingest.answers import answer, refuse
 from understudy_controlplane.ingest.reports import ReportDependencies, read_body, wrong_version
 from understudy_controlplane.live.launchers import Launchers

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.hostlist import compress
+from understudy_controlplane.hostlist import compress
 
 ENTRY_SECONDS = 3600.0
 REFUSALS_MAX = 20

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from fastapi import APIRouter, Request, Response
 
-from understudy_controlplane.access.addresses import NodeAddresses, TooManyNames
+from understudy_controlplane.access.addresses import NodeAddresses, NotReadYet, TooManyNames
 from understudy_controlplane.access.admission import Admission, Denied, address_of
 from understudy_controlplane.access.challenges import Challenges
 from understudy_controlplane.access.munge import Credential, CredentialRefused, MungeUnavailable
@@ -108,6 +108,10 @@ def _exchange(deps: NodeTokenDependencies, identity: Identity) -> NodeToken:
     return NodeToken(secret, ENROLLED_SECONDS)
 
 
+class _NotReady(Denied):
+    """Nothing speaks against the node: it is neither logged nor written into the audit."""
+
+
 class Issuer:
     def __init__(self, deps: NodeTokenDependencies) -> None:
         self._deps = deps
@@ -124,6 +128,8 @@ class Issuer:
             credential = await self._decode(asked)
             self._check_credential(credential, claim)
             return await asyncio.to_thread(self._make, claim.node)
+        except _NotReady:
+            raise
         except Denied as denied:
             self._note_refusal(claim.node, address, denied)
             raise
@@ -141,6 +147,8 @@ class Issuer:
             raise Denied(400, error, "set `cluster` in the agent's configuration to Slurm's ClusterName")
         try:
             addresses = await self._deps.addresses.of(claim.node)
+        except NotReadYet:
+            raise _NotReady(503, "the control plane has begun, and has not read Slurm yet", "ask again") from None
         except TooManyNames:
             raise Denied(503, "the addresses of nodes cannot be looked up now", "ask again") from None
         if addresses is None:

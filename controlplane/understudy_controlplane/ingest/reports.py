@@ -16,6 +16,8 @@ import structlog
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from understudy_controlplane.access.admission import Admission, Denied, address_of, only_for
 from understudy_controlplane.clock import Clock
@@ -23,7 +25,7 @@ from understudy_controlplane.detect.node_log import with_code
 from understudy_controlplane.fleet.identity import Identity, Permission
 from understudy_controlplane.fleet.job import Attempt, KnownJob, RankPlace, RestoreAnswer, RestoreDecision, TrainingRun
 from understudy_controlplane.fleet.node import Generation, generation_of
-from understudy_controlplane.ingest.answers import answer, refuse
+from understudy_controlplane.ingest.answers import answer, refuse, refuse_denied, refuse_for_error, refuse_http_error
 from understudy_controlplane.ingest.decode import Decoded, decode_report
 from understudy_controlplane.ingest.quotas import Quotas
 from understudy_controlplane.ingest.rates import Rates
@@ -52,6 +54,8 @@ from understudy_wire.ranks import RANKS_PER_NODE_MAX, STEPS_PER_WINDOW_MAX
 from understudy_wire.values import DISKS_PER_NODE_MAX, NOT_UNDERSTOOD, TEXT_CHARACTERS_MAX
 
 log = structlog.get_logger()
+
+REPORTS = "/v1/reports"
 
 DROPPED_SHOWN_MAX = 8
 
@@ -84,7 +88,7 @@ class _VersionOnly(msgspec.Struct):
 
 
 _version_decoder = msgspec.json.Decoder(_VersionOnly)
-_NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0)).body
+_NOTHING_TO_ACKNOWLEDGE = answer(Acknowledgement(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +131,43 @@ class ReportDependencies:
     kernel_log: KernelLogPolicy | None = None  # which lines of the kernel log agents pass on; None: only the driver's
 
 
-def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
-    router = APIRouter()
-    node = Depends(admission.require(Permission.REPORT))
+class ReportsRoute:
+    """`POST /v1/reports`, as ASGI before the framework: an agent sends one each second, and the framework's own work is
+    more than that of the report.
+    """
 
-    @router.post("/v1/reports")
-    async def receive_report(request: Request) -> Response:
+    def __init__(self, app: ASGIApp, deps: ReportDependencies, admission: Admission) -> None:
+        """`app` has all other routes."""
+        self._app = app
+        self._deps = deps
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != REPORTS:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            answered = await self.receive_report(request)
+        except Denied as denied:
+            answered = await refuse_denied(request, denied)
+        except HTTPException as error:
+            answered = refuse_http_error(error)
+        except ClientDisconnect:
+            return  # no one reads an answer
+        except Exception as error:
+            await refuse_for_error(error)(scope, receive, send)
+            raise
+        await answered(scope, receive, send)
+
+    async def receive_report(self, request: Request) -> Response:
         """Take an agent's report: telemetry, and facts, which are stored before the answer."""
-        begun = time.perf_counter()
+        if request.method != "POST":
+            raise HTTPException(405, headers={"Allow": "POST"})
+        deps, begun = self._deps, time.perf_counter()
         sender = address_of(request)
         try:
-            identity = await admission.admit(request, Permission.REPORT)
+            identity = await self._admission.admit(request, Permission.REPORT)
             sender = identity.node
             cause, answered = await _receive(deps, request, identity)
         except Denied as denied:
@@ -150,6 +180,11 @@ def reports_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
             deps.refusals.note(cause, sender, error_of(answered), deps.clock.monotonic())
         deps.meters.ingest_seconds.observe(time.perf_counter() - begun)
         return answered
+
+
+def restore_points_router(deps: ReportDependencies, admission: Admission) -> APIRouter:
+    router = APIRouter()
+    node = Depends(admission.require(Permission.REPORT))
 
     @router.get("/v1/restore-point")
     async def restore_point(query: Annotated[RestoreQuery, Query()], identity: Identity = node) -> Response:
@@ -197,10 +232,21 @@ async def _receive(deps: ReportDependencies, request: Request, identity: Identit
     if objection is not None:
         other = Cause.VERSION if report.version != WIRE_VERSION else Cause.CLUSTER
         return BY_STATUS.get(objection.status_code, other), objection
+    follows = deps.telemetry.note_leaders(report, deps.clock.monotonic())
+    if follows or report.looks:
+        return None, _to_looker(report.node, follows)
     if decoded.unknown:
         _note_unknown(deps, decoded)
     answered = await _take(deps, decoded)
     return BY_STATUS.get(answered.status_code), answered
+
+
+def _to_looker(node: str, follows: str) -> Response:
+    """`follows`: address of the control plane in whose database the node's facts are; empty: it is this one."""
+    if not follows:
+        return _NOTHING_TO_ACKNOWLEDGE
+    hint = "`understudy status` names the command that ends that"
+    return refuse(503, f"node {node} follows the control plane at {follows}", hint)
 
 
 async def _decided(
@@ -267,11 +313,15 @@ async def read_body(request: Request) -> bytes | None:
     length = request.headers.get("content-length")
     if length is not None and length.isdecimal() and int(length) > REPORT_BYTES_MAX:
         return None
-    body = b""
-    async for part in request.stream():
-        body += part
+    body, more = b"", True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
         if len(body) > REPORT_BYTES_MAX:
             return None
+        more = message.get("more_body", False)
     return body
 
 
@@ -375,12 +425,14 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
     orders = deps.telemetry.saves.answer_to(report.ranks)
     tests = deps.telemetry.compute_tests.answer_to(report.ranks)
     notes = deps.telemetry.job_notes.answer_to(report.ranks)
+    questions = deps.telemetry.hang_questions.answer_to(report.ranks)
     over = _jobs_over(deps, report, now)
     for_agent = report.facts or unfit or dropped or news is not None or file_task is not None or over
-    if not (for_agent or orders or tests or notes):
-        return Response(_NOTHING_TO_ACKNOWLEDGE, media_type="application/json")
+    if not (for_agent or orders or tests or notes or questions):
+        return _NOTHING_TO_ACKNOWLEDGE
     shown = dropped[:DROPPED_SHOWN_MAX]
-    return answer(Acknowledgement(len(report.facts), shown, unfit, news, file_task, orders, over, tests, notes))
+    of_ranks = (orders, over, tests, notes, questions)
+    return answer(Acknowledgement(len(report.facts), shown, unfit, news, file_task, *of_ranks))
 
 
 def _jobs_over(deps: ReportDependencies, report: Report, now: float) -> list[KeptJob]:

@@ -141,13 +141,8 @@ def _not_ready() -> Response:
     return refuse(503, "the control plane has just started and has not looked at the cluster yet", "repeat the request")
 
 
-def _is_known(snapshot: Snapshot) -> Callable[[str], bool]:
-    return lambda name: name in snapshot.nodes or name in snapshot.domains or name in snapshot.topology.by_label
-
-
 def known_as(snapshot: Snapshot) -> Callable[[str], str]:
     """What a name stands for: the node or domain of that name, or the only node with this NodeAddr; empty: nothing."""
-    is_known = _is_known(snapshot)
 
     @cache
     def at() -> Mapping[str, str]:
@@ -155,15 +150,14 @@ def known_as(snapshot: Snapshot) -> Callable[[str], str]:
         nodes = Counter(addresses.values())
         return {address: name for name, address in addresses.items() if nodes[address] == 1}
 
-    return lambda name: name if is_known(name) else at().get(canonical(name), "")
+    return lambda name: name if snapshot.is_target(name) else at().get(canonical(name), "")
 
 
 def _reported(body: SignalBody, snapshot: Snapshot, label: str) -> ReportedSignal:
-    is_known = _is_known(snapshot)
     key = body.key or _key_of(body)
     source = f"{label}/{body.source}" if body.source else label
     return ReportedSignal(
-        source[:255], key, body.kind, tuple(one for one in body.targets if is_known(one)), body.summary
+        source[:255], key, body.kind, tuple(one for one in body.targets if snapshot.is_target(one)), body.summary
     )
 
 

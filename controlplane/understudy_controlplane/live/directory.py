@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
-from understudy_controlplane.fleet.job import Job, KnownJob, job_shown
+from understudy_controlplane.fleet.job import Job, KnownJob, checkpoint_folders, job_shown
 from understudy_controlplane.fleet.slurm import SlurmView
 
 FORGET_SECONDS = 3600.0
@@ -61,9 +62,19 @@ class JobDirectory:
         for (job_id, slurm), known in zip(view.jobs.items(), self.known(view.jobs), strict=True):
             before = last.get(job_id)
             if before is None or before[0] is not known or before[1].slurm is not slurm:
-                before = known, job_shown(slurm, cluster, opt_in_word, known)
+                job = job_shown(slurm, cluster, opt_in_word, known)
+                before = self._with_its_folders(known, job), job
             self._last[job_id] = before
         return [job for _, job in self._last.values()]
+
+    def _with_its_folders(self, known: KnownJob | None, job: Job) -> KnownJob | None:
+        """Slurm's comment names them, which is not in the database."""
+        folders = checkpoint_folders(job.slurm.comment)
+        if known is None or known.key != job.key or known.checkpoint_folders == folders:
+            return known
+        known = replace(known, checkpoint_folders=folders)
+        self.put(known)
+        return known
 
     def find(self, job_id: int) -> KnownJob | None:
         """Any job. Reads the database for one that is not in memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy_controlplane.fleet.holder import Leading
 from understudy_controlplane.fleet.need import Need
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.stage_summary import StageSummary
@@ -40,6 +41,7 @@ class Pulse:
     errors_total: int = 0
     last_error: str = ""
     objection: str = ""  # why this control plane may change nothing in Slurm; empty: it may
+    leading: Leading | None = None  # None: there cannot be another control plane
     failed_detectors: Mapping[str, FailedDetector] = field(default_factory=dict)
     """Those of the newest round, and decisions that failed."""
     clock_jumps_total: int = 0

@@ -186,7 +186,8 @@ class SaveOrders:
             return
         knows = saves.number == order.number
         gang.not_followed |= knows and order.state is OrderState.VALID and saves.state in NOT_FOLLOWED
-        agrees = saves.memory_every == order.memory_every  # an older agent on the way leaves it out
+        # Another control plane may have given the same number; an older agent on the way leaves `memory_every` out.
+        agrees = (saves.step, saves.memory_every) == (order.step, order.memory_every)
         _set(gang.ready, window.rank, knows and agrees and saves.state is OrderState.PROPOSED)
         _set(gang.over, window.rank, order.state is not OrderState.PROPOSED and knows and saves.state in IS_SETTLED)
         if order.state is OrderState.PROPOSED and len(gang.ready) == gang.world_size:
@@ -249,6 +250,9 @@ def _objection(gang: _Gang, now: float) -> str:
     refused = [rank for rank in heard if gang.ranks[rank].state in IS_SETTLED]
     if refused:
         return f"rank {min(refused)} got the order too late"
+    others = [rank for rank in heard if gang.ranks[rank].step != order.step]
+    if others:
+        return f"rank {min(others)} has an order of the control plane before with the same number"
     if now - gang.proposed_at > ANSWERED_SHARE * gang.margin_seconds:
         return f"{gang.world_size - len(gang.ready)} of {gang.world_size} ranks did not answer in time"
     return ""

@@ -5,19 +5,37 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, Block, Durations, StepTable, Transfers
-from understudy_wire.ranks import Collective, RankWindow, Training
+from understudy_wire.places import NOWHERE, Place
+from understudy_wire.ranks import (
+    NCCL_ASKED_MAX,
+    Collective,
+    NcclSeen,
+    ProcessNow,
+    RankWindow,
+    Recorder,
+    Training,
+)
 
 STEPS_KEPT = 128
 STEP_SECONDS_MAX = 1e6
+
+RANKS_AT_ONCE = 8_192
+"""Ranks whose steps are copied while no report is taken: some milliseconds."""
+
+OF_STEPS = ("_last", "_ring", "_data", "_work")
+"""Arrays with a row for each rank that belong together: how far it has come, and what its steps took."""
 
 PAIRS_MAX = 16_384
 """Pairs of ranks of a gang whose transfers are kept: the first that are reported."""
@@ -37,6 +55,19 @@ class RankNow:
     training: Training
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """The last steps as tables show them, until a rank reports more."""
+
+    first_step: int
+    last_step: npt.NDArray[np.int64]
+    self_seconds: npt.NDArray[np.float32]
+    data_seconds: npt.NDArray[np.float32] | None
+    work: npt.NDArray[np.float32] | None
+    transfers: Transfers | None
+    kept: dict[str, object]  # as in `StepTable`
+
+
 STARTUP_SECONDS_MIN = 1.0
 """Start of a gang whose first report has steps already: it is known to be short. 0 means not known."""
 
@@ -49,27 +80,35 @@ class StepBuffer:
     also in the next attempt: it continues, or repeats, what the last one was doing.
     """
 
-    def __init__(self, attempt: Attempt, world_size: int, learnt: Durations | None = None, count_from: int = 0) -> None:
-        """`learnt` is what earlier attempts of the job took, `count_from` where the count of the last one began."""
+    _added = 0  # how many times something was
+    _table: StepTable | None = None  # None: something was added since it was made
+    _steps: _Steps | None = None  # None: steps were
+
+    def __init__(
+        self, attempt: Attempt, world_size: int, learnt: Durations | None = None, before: Place = NOWHERE
+    ) -> None:
+        """`learnt` is what earlier attempts of the job took. `before`: how far this attempt had come when it was last
+        heard, and where the count of the newest attempt began.
+        """
         self.attempt = attempt
         self.durations = learnt or Durations()
         self.world_size = world_size
-        self.advanced_at = 0.0
-        self.heard_since = 0.0
-        self._newest, self._newest_at = -1, 0.0
+        self.advanced_at = self.heard_since = self._unheard_seconds = self._unheard_until = 0.0
+        self._newest, self._newest_at, self._reached = -1, 0.0, before.step
         self._sections: dict[int, tuple[str, float]] = {}
         """Rank → the section that it is in, and since when it was reported."""
         self._left_section_at = 0.0
         self._stacks: dict[int, str] = {}
         """Rank → where it stands still. Ranks that wait for the same have one text in memory."""
+        self._at_rest: dict[int, tuple[Recorder | None, ProcessNow | None]] = {}  # as in `StepTable`
+        self._nccl: dict[int, NcclSeen] = {}
         self._training: dict[int, Training] = {}
         """Rank → what it last reported of its training."""
         self._leader: int | None = None
         self._block: list[float] = []
         self._block_self: list[float] = []
-        self._block_data = 0.0
+        self._block_data = self._block_begun_at = 0.0
         self._block_tokens: list[float] = []
-        self._block_begun_at = 0.0
         self._wall = np.full(world_size, np.nan, dtype=np.float32)
         """Per rank: duration of a step, the mean of its last report."""
         self._pauses: deque[float] = deque(maxlen=STEPS_KEPT)
@@ -96,13 +135,21 @@ class StepBuffer:
         self._replicas = np.full(world_size, -1, dtype=np.int64)
         self._last = np.full(world_size, -1, dtype=np.int64)
         self._ended = np.zeros(world_size, dtype=np.bool_)
-        self._ahead, self._counts = [count_from] * world_size, [0] * world_size
+        self._ahead, self._counts = [before.count_from] * world_size, [0] * world_size
         """Places that each rank is ahead of the numbers of its program, and its count."""
-        self._count, self.count_from, self.fell_at = 0, count_from, 0.0
+        self._count, self.count_from, self.fell_at = 0, before.count_from, 0.0
         """The newest count of any rank, the place at which its step 0 would be, and when it began."""
+
+    def note_unheard(self, since: float, until: float) -> None:
+        """The agent of one of its nodes was not heard. Gaps of several nodes at the same time count once."""
+        self._added, self._table = self._added + 1, None
+        begun = max(since, self._unheard_until, self.advanced_at)
+        self._unheard_seconds += max(until - begun, 0.0)
+        self._unheard_until = until
 
     def add(self, window: RankWindow, node: str, now: float) -> None:
         """Steps that were reported before are ignored; missing ones stay NaN."""
+        self._added, self._table = self._added + 1, None
         rank = window.rank
         self.heard_since = self.heard_since or now
         self.nodes[rank] = node
@@ -114,6 +161,7 @@ class StepBuffer:
         times, last = window.self_seconds, int(self._last[rank])
         if not times:
             return
+        self._steps = None
         first = self._place(rank, window, now)
         end = first + len(times)
         if first <= last:
@@ -145,6 +193,7 @@ class StepBuffer:
             self._newest, self._newest_at = end - 1, now
         self._last[rank] = end - 1
         self.advanced_at = now
+        self._unheard_seconds = 0.0
         if self.first_step is None or first < self.first_step:
             self.first_step = first
 
@@ -229,26 +278,71 @@ class StepBuffer:
             self._stacks[rank] = sys.intern(window.stack)
         elif window.self_seconds:
             self._stacks.pop(rank, None)
+        if window.self_seconds:
+            self._at_rest.pop(rank, None)
+            self._nccl.pop(rank, None)
+        elif window.recorder or window.process:
+            before = self._at_rest.get(rank, (None, None))
+            self._at_rest[rank] = (window.recorder or before[0], window.process or before[1])
+            if window.nccl is not None and (rank in self._nccl or len(self._nccl) < NCCL_ASKED_MAX):
+                self._nccl[rank] = window.nccl
+
+    def copied(self, lock: AbstractContextManager[object]) -> StepBuffer:
+        """A copy, made while others add windows under this lock. It holds the lock for RANKS_AT_ONCE ranks at a time:
+        some are a few windows older than others, as they are where their reports come at different times. Each by
+        itself is of one moment, and so are all together where transfers between ranks are known.
+        """
+        with lock:
+            other = copy(self)
+            other._table = other._steps = None
+            for name, value in vars(self).items():
+                if name not in OF_STEPS and isinstance(value, np.ndarray | list | dict | deque):
+                    setattr(other, name, value.copy())
+            other._pairs = {rank: peers.copy() for rank, peers in self._pairs.items()}
+            rows = self.world_size if self._pairs else RANKS_AT_ONCE
+            arrays = {name: np.empty_like(one) for name in OF_STEPS if (one := getattr(self, name)) is not None}
+            self._copy_rows(arrays, 0, rows)
+        vars(other).update(arrays)
+        for first in range(rows, self.world_size, rows):
+            with lock:
+                self._copy_rows(arrays, first, rows)
+        return other
+
+    def _copy_rows(self, arrays: Mapping[str, npt.NDArray[Any]], first: int, count: int) -> None:
+        for name, target in arrays.items():
+            target[first : first + count] = getattr(self, name)[first : first + count]
 
     def table(self, job: JobKey) -> StepTable:
-        """A copy of the last steps, oldest first."""
-        newest = int(self._last.max(initial=-1))
-        begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
-        steps = np.arange(begin, newest + 1)
-        late = steps[None, :] > self._last[:, None]
+        """A copy of the last steps, oldest first; the one before, if nothing was added since."""
+        if self._table is None or self._table.job != job:
+            self._table = self._made_table(job)
+        return self._table
+
+    def has_table(self, job: JobKey) -> bool:
+        """`table` has nothing to copy."""
+        return self._table is not None and self._table.job == job
+
+    def keep_table_of(self, copy: StepBuffer) -> None:
+        """Takes over the table that a copy has made, if nothing was added since that was begun."""
+        if copy._added == self._added:
+            self._table, self._steps = copy._table, copy._steps
+
+    def _made_table(self, job: JobKey) -> StepTable:
+        self._steps = shown = self._steps or self._made_steps()
         furthest = self.collectives[int(self._sequences.argmax())]
         section, section_since = min(self._sections.values(), key=lambda one: one[1], default=("", 0.0))
         return StepTable(
             job=job,
             attempt=self.attempt,
-            first_step=begin,
-            self_seconds=_read(self._ring, steps, late),
-            last_step=self._last.copy(),
+            first_step=shown.first_step,
+            self_seconds=shown.self_seconds,
+            last_step=shown.last_step,
             nodes=tuple(self.nodes),
             roles=tuple(self.roles),
             gpus=tuple(self.gpus),
             advanced_at=self.advanced_at,
             heard_since=self.heard_since,
+            unheard_seconds=self._unheard_seconds,
             longest_pause_seconds=max(self._pauses, default=0.0),
             sequences=self._sequences.copy(),
             inside=self._inside.copy(),
@@ -258,15 +352,36 @@ class StepBuffer:
             section_since=section_since,
             left_section_at=self._left_section_at,
             stacks=dict(self._stacks),
+            at_rest=dict(self._at_rest),
+            nccl=dict(self._nccl),
             training=dict(self._training),
             wall_seconds=self._wall.copy(),
             replicas=self._replicas.copy() if (self._replicas >= 0).any() else np.empty(0, np.int64),
-            data_seconds=None if self._data is None else _read(self._data, steps, late),
-            work=None if self._work is None else _read(self._work, steps, late),
-            transfers=self._known_transfers(steps, late),
+            data_seconds=shown.data_seconds,
+            work=shown.work,
+            transfers=shown.transfers,
             count_from=self.count_from,
             fell_at=self.fell_at,
+            reached=self._reached,
             ended=self.ended,
+            kept=shown.kept,
+        )
+
+    def _made_steps(self) -> _Steps:
+        newest = int(self._last.max(initial=-1))
+        begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
+        steps = np.arange(begin, newest + 1)
+        late = steps[None, :] > self._last[:, None]
+        last = self._last.copy()
+        last.setflags(write=False)  # several tables have it
+        return _Steps(
+            begin,
+            last,
+            _read(self._ring, steps, late),
+            None if self._data is None else _read(self._data, steps, late),
+            None if self._work is None else _read(self._work, steps, late),
+            self._known_transfers(steps, late),
+            {},
         )
 
     def ranks(self, wanted: range) -> list[RankNow]:
@@ -304,6 +419,11 @@ class StepBuffer:
         return bool(self._ended.all())
 
     @property
+    def place(self) -> Place:
+        """Also of an attempt that was heard of before the control plane forgot its ranks."""
+        return Place(self.last_step if self.last_step >= 0 else self._reached, self.count_from)
+
+    @property
     def last_step(self) -> int:
         """The furthest place that any rank has reached; -1: none."""
         return int(self._last.max(initial=-1))
@@ -334,4 +454,5 @@ def _read(
     """Ring without stale values: in slots of steps that a slower rank has not reached, its older steps still stand."""
     values = ring[:, steps % STEPS_KEPT].copy()
     values[late] = np.nan
+    values.setflags(write=False)
     return values

@@ -6,19 +6,22 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from understudy_controlplane.detect.usual import is_usual
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
+from understudy_controlplane.fleet.holder import Leader
 from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
-from understudy_controlplane.fleet.steps import Durations, StepTable, Suspended
+from understudy_controlplane.fleet.steps import Durations, Interrupted, StepTable
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
-from understudy_controlplane.live.job_notes import JobNotes
+from understudy_controlplane.live.for_ranks import ForRanks
+from understudy_controlplane.live.leaders import Leaders
 from understudy_controlplane.live.save_orders import SaveOrders
-from understudy_controlplane.live.step_buffer import RankNow, StepBuffer
+from understudy_controlplane.live.step_buffer import RANKS_AT_ONCE, RankNow, StepBuffer
 from understudy_controlplane.live.wire_unknown import WireUnknown
 from understudy_wire.hardware import GpuStatus, Part
 from understudy_wire.messages import Report
-from understudy_wire.places import Place
-from understudy_wire.ranks import RANKS_PER_NODE_MAX, ProgramFiles, RankWindow
+from understudy_wire.places import NOWHERE, Place
+from understudy_wire.ranks import RANKS_PER_NODE_MAX, HangQuestion, JobNote, ProgramFiles, RankWindow
 from understudy_wire.values import WORK_MAX
 
 STEP_SECONDS_MAX = 1e6
@@ -48,6 +51,29 @@ class ExpectedJob:
         return ranks <= max(len(self.nodes) * of_node, self.ranks_max or 0)
 
 
+GAP_SECONDS = 60.0
+"""Reports come each second. Shorter gaps count as time of the gang: no hang is shorter than minutes, and an overloaded
+node that reports every ten seconds must not keep one from being seen.
+"""
+
+
+STOOD_SECONDS = 10.0
+"""A gang that is interrupted stood still if it had finished no step for longer than this. Shorter limits of a hang make
+no sense.
+"""
+
+INTERRUPTED_SECONDS = 3600.0
+"""Seconds for which it is known that a gang stood when its attempt ended. Slurm may show its job for days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Steps of a gang that was interrupted. No rank adds to them any more, so they are read without the lock."""
+
+    buffer: StepBuffer
+    at: float
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
     report: Report
@@ -55,26 +81,29 @@ class Heard:
     gpus: GpusReadable | None = None  # None: this agent reads no GPUs
     parts: tuple[Part, ...] = ()  # of the last report that had them
     programs: tuple[ProgramFiles, ...] = ()  # the same
+    usual: bool = False  # it shows nothing but hardware that works
 
 
 class Telemetry:
     """Written by the route for reports, read by the loop. Every method is safe from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Leader = Leader()) -> None:  # noqa: B008 - frozen
         self._lock = threading.Lock()
+        self.leaders = Leaders(own)
         self._known: frozenset[str] = frozenset()
         self._heard: dict[str, Heard] = {}
         self._steps: dict[int, StepBuffer] = {}
-        self._suspended: dict[int, tuple[StepBuffer, float]] = {}
-        """Job → its steps when it was suspended, and when that was, until it finishes one again."""
+        self._interrupted: dict[int, Left | Interrupted] = {}
+        """Job → its steps when it was interrupted, until it finishes one again. Their table is made once."""
         self._learnt: dict[int, Durations] = {}
-        self._counts: dict[int, int] = {}
-        """Job → what its earlier attempts took, and where the count of the last one began."""
+        self._places: dict[int, tuple[Attempt, Place]] = {}
+        """Job → what its earlier attempts took, and the attempt that was heard last, with the place that it reached."""
         self._expected: dict[int, ExpectedJob] = {}
         self.allocations = Allocations()
         self.saves = SaveOrders()
         self.compute_tests = ComputeTestOrders()
-        self.job_notes = JobNotes()
+        self.job_notes: ForRanks[JobNote] = ForRanks(first_rank_only=True)
+        self.hang_questions: ForRanks[HangQuestion] = ForRanks(first_rank_only=False)
         self.unknown = WireUnknown()
         self.reports_total = 0
         self.windows_dropped_total = 0
@@ -91,11 +120,16 @@ class Telemetry:
         with self._lock:
             return node in self._known
 
+    def note_leaders(self, report: Report, now: float) -> str:
+        """Address of another control plane that the node follows; empty: it follows this one."""
+        return self.leaders.note(report.node, report.leaders, now) if self.knows(report.node) else ""
+
     def receive(self, report: Report, now: float) -> list[str]:
         """Take the report without implausible step-time windows. Returns a sentence for each window left out.
 
         One rank's implausible window does not invalidate its node's report. Raises UnknownNode; then nothing was taken.
         """
+        usual = is_usual(report, report.sent_at - now)
         with self._lock:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
@@ -104,25 +138,38 @@ class Telemetry:
             parts = tuple(report.parts) or (before.parts if before is not None and goes_on else ())
             programs = report.programs if report.programs is not None else (before.programs if before else ())
             gpus = _gpus_readable(report, before, now)
-            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs))
+            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs), usual)
             self.reports_total += 1
             dropped: list[str] = []
             asking: list[RankWindow] = []
             is_repeated = before is not None and before.report == report  # it was not answered in time
+            gang, objection, buffer = None, "", None
             for window in () if is_repeated else report.ranks:
-                objection = self._objection(window, report.node)
-                if objection:
-                    dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {objection}")
+                of_gang = (window.job_id, window.restart_count, window.launch, window.user_id, window.world_size)
+                if of_gang != gang:  # nearly all ranks of a node are of the same gang
+                    gang, objection, buffer = of_gang, self._objection(window, report.node), None
+                why = objection or _impossible(window)
+                if why:
+                    dropped.append(f"step times of rank {window.rank} of job {window.job_id}: {why}")
                     continue
-                buffer = self._buffer(window)
+                buffer = buffer or self._buffer(window, now)
                 buffer.add(window, report.node, now)
                 if buffer.advanced_at:
-                    self._suspended.pop(window.job_id, None)
+                    self._interrupted.pop(window.job_id, None)
                 if window.saves is not None:
                     asking.append(window)
+            if before is not None and now - before.at > GAP_SECONDS:
+                self._note_gap(report.node, before.at, now)
             self.saves.receive(asking, now)
             self.windows_dropped_total += len(dropped)
             return dropped
+
+    def _note_gap(self, node: str, since: float, until: float) -> None:
+        """Steps in reports that did not arrive are lost: the gangs of this node may have made some."""
+        for job_id, job in self._expected.items():
+            buffer = self._steps.get(job_id) if node in job.nodes else None
+            if buffer is not None:
+                buffer.note_unheard(since, until)
 
     def note_facts_dropped(self, count: int) -> None:
         """Facts that were not believed, or that no database stores."""
@@ -133,8 +180,9 @@ class Telemetry:
         """Forgets every node, as after a start."""
         with self._lock:
             self._heard.clear()
+            self._places |= {job_id: (buffer.attempt, buffer.place) for job_id, buffer in self._steps.items()}
             self._steps.clear()
-            self._suspended.clear()
+            self._interrupted.clear()
             self.saves.forget()
 
     def heard(self) -> dict[str, Heard]:
@@ -151,26 +199,30 @@ class Telemetry:
         jobs: Mapping[int, ExpectedJob],
         shown: Collection[int] = (),
         suspended: Mapping[int, float] | None = None,
+        read_at: float = 0.0,
     ) -> None:
         """Take these as all running jobs, by job id. Step times of others, and of earlier attempts, are dropped, and
         those of a job that was suspended: also where that began and ended between two readings of Slurm.
 
-        `shown`: all that Slurm shows. Of a gang that waits for its next attempt, what earlier ones took stays known.
-        `suspended`: jobs that are suspended, or were, and when that was last changed.
+        `shown`: all that Slurm shows. Of a gang that waits for its next attempt, what earlier ones took stays known,
+        and at which step it stood. `suspended`: jobs that are suspended, or were, and when that was last changed: these
+        go on from where they stood, however late.
         """
         suspended = suspended or {}
         with self._lock:
             before, self._expected = self._expected, dict(jobs)
+            for job_id, left in list(self._interrupted.items()):
+                goes_on = job_id in suspended or read_at - left.at <= INTERRUPTED_SECONDS
+                if not goes_on or (job_id not in jobs and job_id not in shown):
+                    del self._interrupted[job_id]
             for job_id, buffer in list(self._steps.items()):
                 if not _goes_on(before.get(job_id), self._expected.get(job_id), buffer.attempt.restart_count):
-                    self._learnt[job_id], self._counts[job_id] = buffer.durations, buffer.count_from
+                    self._learnt[job_id], self._places[job_id] = buffer.durations, (buffer.attempt, buffer.place)
                     del self._steps[job_id]
-                    if job_id in suspended:
-                        self._suspended.setdefault(job_id, (buffer, suspended[job_id]))
-            self._suspended = {job_id: one for job_id, one in self._suspended.items() if job_id in suspended}
-            for gone in [one for one in (*self._learnt, *self._counts) if one not in jobs and one not in shown]:
+                    self._note_interrupted(job_id, buffer, suspended.get(job_id, read_at))
+            for gone in [one for one in (*self._learnt, *self._places) if one not in jobs and one not in shown]:
                 self._learnt.pop(gone, None)
-                self._counts.pop(gone, None)
+                self._places.pop(gone, None)
             restarts = {job_id: job.restart_count for job_id, job in self._expected.items()}
             self.saves.expect(restarts)
             self.compute_tests.expect(restarts)
@@ -187,10 +239,12 @@ class Telemetry:
                 for job_id, buffer in self._steps.items()
             }
 
-    def count_on(self, counts: Mapping[int, int]) -> None:
-        """Job id → where the count of its newest attempt began, as an earlier process of the control plane saw it."""
+    def count_on(self, places: Mapping[int, tuple[Attempt, Place]]) -> None:
+        """Job id → its newest attempt with a step, and the place of that, as an earlier process of the control plane
+        saw it.
+        """
         with self._lock:
-            self._counts = {**counts, **self._counts}
+            self._places = {**places, **self._places}
 
     def nodes_of(self, job_id: int, restart_count: int) -> frozenset[str] | None:
         """The nodes of this attempt; None: Slurm does not show it as running."""
@@ -199,25 +253,49 @@ class Telemetry:
         return expected.nodes if expected is not None and expected.restart_count == restart_count else None
 
     def place_of(self, job_id: int, attempt: Attempt) -> Place | None:
-        """Place of this attempt, counted as in `progress`; None: no rank of it has reported a step."""
+        """Place of this attempt, counted as in `progress`; None: no step of it is known."""
         with self._lock:
             buffer = self._steps.get(job_id)
-            if buffer is None or buffer.attempt != attempt or buffer.last_step < 0:
-                return None
-            return Place(buffer.last_step, buffer.count_from)
+            same = buffer is not None and buffer.attempt == attempt
+            return buffer.place if buffer is not None and same and buffer.place.step >= 0 else None
 
     def table(self, job: JobKey, restart_count: int) -> StepTable | None:
         """The step times of the job's latest launch."""
         with self._lock:
             buffer = self._steps.get(job.job_id)
-            return buffer.table(job) if buffer and buffer.attempt.restart_count == restart_count else None
-
-    def suspended(self, job: JobKey, restart_count: int) -> Suspended | None:
-        """None: the attempt was not suspended, or has finished a step since."""
+            if buffer is None or buffer.attempt.restart_count != restart_count:
+                return None
+            if buffer.world_size <= RANKS_AT_ONCE or buffer.has_table(job):
+                return buffer.table(job)
+        copy = buffer.copied(self._lock)  # no report waits for the table of a large gang
+        table = copy.table(job)
         with self._lock:
-            buffer, at = self._suspended.get(job.job_id, (None, 0.0))
-            same = buffer is not None and buffer.attempt.restart_count == restart_count
-            return Suspended(buffer.table(job), at) if buffer is not None and same else None
+            buffer.keep_table_of(copy)
+        return table
+
+    def interrupted_jobs(self) -> frozenset[int]:
+        with self._lock:
+            return frozenset(self._interrupted)
+
+    def interrupted(self, job: JobKey, restart_count: int) -> Interrupted | None:
+        """None: no attempt up to this one was interrupted while it stood within the hour, or the gang has finished a
+        step since.
+        """
+        with self._lock:
+            found = self._interrupted.get(job.job_id)
+        if isinstance(found, Left):
+            made = Interrupted(found.buffer.table(job), found.at)
+            with self._lock:
+                if self._interrupted.get(job.job_id) is found:
+                    self._interrupted[job.job_id] = made
+            found = made
+        known = found is not None and found.table.job == job and found.table.attempt.restart_count <= restart_count
+        return found if known else None
+
+    def _note_interrupted(self, job_id: int, buffer: StepBuffer, at: float) -> None:
+        """One whose ranks had ended, or that had finished a step just before, stood nowhere."""
+        if not buffer.ended and at - (buffer.advanced_at or buffer.heard_since) > STOOD_SECONDS:
+            self._interrupted.setdefault(job_id, Left(buffer, at))
 
     def ranks(self, job_id: int, wanted: range) -> tuple[Attempt, list[RankNow]] | None:
         """The job's running attempt and those of its ranks that are wanted; None: none has reported."""
@@ -226,19 +304,21 @@ class Telemetry:
             return (buffer.attempt, buffer.ranks(wanted)) if buffer else None
 
     def _objection(self, window: RankWindow, node: str) -> str:
-        """Why the window is implausible; empty: it is not."""
+        """Why its gang is not believed to run here; empty: it is."""
         job = self._expected.get(window.job_id)
         if job is None or node not in job.nodes or window.restart_count != job.restart_count:
             return f"Slurm knows of no attempt {window.restart_count} running on {node} now"
         if window.user_id != job.user_id:
             return f"they come from user {window.user_id}"
-        if window.rank >= window.world_size or not job.may_have(window.world_size):
+        if not job.may_have(window.world_size):
             return f"it cannot be in a world of {window.world_size} on {len(job.nodes)} nodes"
-        return _impossible(window) or self._differs_from_gang(window)
+        return self._differs_from_gang(window)
 
     def _differs_from_gang(self, window: RankWindow) -> str:
-        known = self._steps.get(window.job_id)
-        if known is None or known.ended or Attempt(window.restart_count, window.launch) > known.attempt:
+        known, attempt = self._steps.get(window.job_id), (window.restart_count, window.launch)
+        if known is None or (attempt == known.attempt and window.world_size == known.world_size):
+            return ""
+        if attempt > known.attempt or known.ended:
             return ""
         if window.launch < known.attempt.launch:
             return f"launch {known.attempt.launch} of the gang is under way, they are of launch {window.launch}"
@@ -246,23 +326,30 @@ class Telemetry:
             return f"the gang has {known.world_size} ranks, it says {window.world_size}"
         return ""
 
-    def _buffer(self, window: RankWindow) -> StepBuffer:
+    def _buffer(self, window: RankWindow, now: float) -> StepBuffer:
         """A new launch gets a new buffer: it may repeat steps of the launch before. So does a gang of another size that
         follows in the same script.
         """
         attempt = Attempt(window.restart_count, window.launch)
         buffer = self._steps.get(window.job_id)
-        if buffer is None or (buffer.attempt, buffer.world_size) != (attempt, window.world_size):
+        if buffer is None or buffer.world_size != window.world_size or buffer.attempt != attempt:
             learnt = buffer.durations if buffer is not None else self._learnt.get(window.job_id)
-            count_from = buffer.count_from if buffer is not None else self._counts.get(window.job_id, 0)
-            if buffer is not None and buffer.attempt == attempt and count_from + window.first_step <= buffer.last_step:
-                count_from = buffer.last_step + 1 - window.first_step
-            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt, count_from)
+            heard, before = self._places.get(window.job_id, (attempt, NOWHERE))
+            if buffer is not None:
+                heard, before = buffer.attempt, buffer.place
+                self._note_interrupted(window.job_id, buffer, now)
+            if heard != attempt:
+                before = Place(count_from=before.count_from)
+            elif buffer is not None and before.count_from + window.first_step <= before.step:
+                before = Place(before.step, before.step + 1 - window.first_step)
+            buffer = self._steps[window.job_id] = StepBuffer(attempt, window.world_size, learnt, before)
         return buffer
 
 
 def _impossible(window: RankWindow) -> str:
     """Name of the impossible value; empty: none."""
+    if window.rank >= window.world_size:
+        return f"it cannot be in a world of {window.world_size}"
     times = window.self_seconds
     if times and not (min(times) >= 0 and max(times) < STEP_SECONDS_MAX):
         return "they are impossible"

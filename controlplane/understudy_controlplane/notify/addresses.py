@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from understudy_controlplane.access.secret_files import SecretError, lines_of, read_secret, without
 from understudy_controlplane.config import OWNERS, Config, ReceiverKind
 from understudy_controlplane.notify.messages import Shown
-from understudy_controlplane.notify.secret_files import SecretError, lines_of, read_secret, without
 from understudy_controlplane.notify.senders import Attachment, post, send_alerts, send_by_apprise, send_signed
 
 HEARTBEAT = "heartbeat"

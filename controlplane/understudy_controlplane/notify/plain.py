@@ -14,7 +14,10 @@ def plain(text: str) -> str:
     """One line without markup: a job's name cannot begin a line, a link or a mention of its own."""
     line = " ".join("".join(one if _is_shown(one) else " " for one in text).split())
     harmless = line.translate(LOOK_ALIKES).replace("://", ":\u2215\u2215")
-    return harmless if len(harmless) <= LINE_CHARACTERS_MAX else f"{harmless[: LINE_CHARACTERS_MAX - 1]}…"
+    if len(harmless) <= LINE_CHARACTERS_MAX:
+        return harmless
+    kept = harmless[: LINE_CHARACTERS_MAX - 1]
+    return f"{kept.rpartition(' ')[0] or kept}…"
 
 
 def _is_shown(character: str) -> bool:

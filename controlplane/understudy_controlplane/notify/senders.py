@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from understudy_controlplane.access.secret_files import lines_of
 from understudy_controlplane.config import Importance
 from understudy_controlplane.fleet.notice import Stage
 from understudy_controlplane.notify.messages import Shown
-from understudy_controlplane.notify.secret_files import lines_of
 
 TIMEOUT_SECONDS = 10.0
 APPRISE_SECONDS = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from understudy_controlplane.fleet.gpu import MovedGpu
 from understudy_controlplane.live.telemetry import Heard
@@ -25,6 +26,15 @@ class Inventory:
         self._gpus = gpus
         self._recorded: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._moved: list[MovedGpu] = []
+        self.replacements, self._asked = gpus.known_replacements()
+        """Nodes that the provider has accepted to replace, and that are another machine now."""
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """Nodes that the provider has accepted to replace and whose GPUs this process has not seen yet: they may be
+        another machine since it started.
+        """
+        return self._asked.difference(self._recorded)
 
     @property
     def moved(self) -> tuple[MovedGpu, ...]:
@@ -35,28 +45,36 @@ class Inventory:
         """Node → its GPUs, where these have to be recorded: they changed, or the last record is an hour old."""
         due = self._due(heard, now)
         if due:
+            kept = {name: one for name, one in self.replacements.items() if name not in due}
+            self.replacements = kept | self._gpus.replacements(due, now)
             moved = [one for one in self._gpus.moved_gpus(due) if not _still_there(one, heard, now)]
             uuids = {one.uuid for one in moved}
             self._moved = [one for one in self._moved if one.uuid not in uuids] + moved
             del self._moved[:-MOVED_GPUS_MAX]
+            # Last: a node of which the database could not be asked is due in the next round, and unseen until then.
+            self._recorded |= {name: (now, _uuids(gpus)) for name, gpus in due.items()}
         return due
 
     def _due(self, heard: Mapping[str, Heard], now: float) -> dict[str, Sequence[Gpu]]:
         """Nodes that are due. One whose last report is old is left out: an administrator may have taken GPUs out of it
-        since.
+        since. Nodes that may be another machine come first: repairs wait for them.
         """
         due: dict[str, Sequence[Gpu]] = {}
-        for name, one in heard.items():
-            present = tuple(gpu.uuid for gpu in one.report.gpus)
+        for name in chain(self.unseen.intersection(heard), heard):
+            one = heard[name]
+            present = _uuids(one.report.gpus)
             recorded_at, recorded = self._recorded.get(name, (0.0, ()))
             fresh = now - one.at <= MOVE_SECONDS_MIN
             old = not 0 <= now - recorded_at < RECORD_INTERVAL_SECONDS
             if present and fresh and (present != recorded or old):
                 due[name] = one.report.gpus
-                self._recorded[name] = (now, present)
                 if len(due) >= NODES_AT_ONCE:
                     break
         return due
+
+
+def _uuids(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in gpus)
 
 
 def _still_there(moved: MovedGpu, heard: Mapping[str, Heard], now: float) -> bool:

@@ -5,11 +5,12 @@ how many nodes a rule usually takes out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from understudy_controlplane.detect.lemon import excluded_by
 from understudy_controlplane.fleet.decision import Quarantine
-from understudy_controlplane.fleet.durations import DAY_SECONDS
+from understudy_controlplane.fleet.durations import DAY_SECONDS, HOUR_SECONDS
+from understudy_controlplane.fleet.gpu import Replacement
 from understudy_controlplane.fleet.job import FirstNan, Job, WrongResult
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.observe.event_cache import EVENT_AGE_MAX_SECONDS
@@ -29,6 +30,7 @@ class NodeHistory:
         self._newest_anomaly, self._anomalies_read_at = 0, 0.0
         self._lemon_signals: dict[str, LemonSignals] = {}
         self._lemons_read_at = 0.0
+        self._replaced: Mapping[str, Replacement] = {}
 
     def anomalies(self, now: float) -> tuple[tuple[FirstNan, ...], tuple[WrongResult, ...]]:
         """Read again when there is a new anomaly, and every five minutes to drop old ones."""
@@ -39,11 +41,24 @@ class NodeHistory:
             self._newest_anomaly, self._anomalies_read_at = newest, now
         return self._anomalies
 
-    def lemon_signals(self, jobs: Iterable[Job], days: float, now: float) -> dict[str, LemonSignals]:
-        """Signals by node. Read again every five minutes: a count over weeks does not change within a tick."""
-        if not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
-            self._lemon_signals = self._lemons.signals(now - days * DAY_SECONDS, excluded_by(jobs))
-            self._lemons_read_at = now
+    def lemon_signals(
+        self, jobs: Iterable[Job], days: float, replacements: Mapping[str, Replacement], now: float
+    ) -> dict[str, LemonSignals]:
+        """Signals by node. Read again every five minutes: a count over weeks does not change within a tick; and when a
+        node is another machine. Of a node that was replaced those count that came after the hour of that.
+        """
+        if replacements != self._replaced or not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
+            since, excluded = now - days * DAY_SECONDS, excluded_by(jobs)
+            found = self._lemons.signals(since, Counter(excluded))
+            hours: dict[float, list[str]] = {}
+            for name, one in replacements.items():
+                if one.at > since:
+                    hours.setdefault(-(-one.at // HOUR_SECONDS) * HOUR_SECONDS, []).append(name)
+            for hour, names in hours.items():
+                of_new = self._lemons.signals(hour, Counter(excluded))
+                found = {name: one for name, one in found.items() if name not in names}
+                found |= {name: of_new[name] for name in names if name in of_new}
+            self._lemon_signals, self._lemons_read_at, self._replaced = found, now, replacements
         return self._lemon_signals
 
     def usual_quarantines(self, now: float) -> dict[str, int] | None:

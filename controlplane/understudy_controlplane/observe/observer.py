@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.detect.wear_trend import worn_nodes
@@ -19,10 +20,12 @@ from understudy_controlplane.fleet.node import (
     Generation,
     NodeRecord,
     NodeView,
+    StoredHardwareEvent,
     StoredKernelEvent,
 )
 from understudy_controlplane.fleet.operator import InForce, MoveRequest
-from understudy_controlplane.fleet.slurm import POOL_USER, SlurmNode, SlurmView
+from understudy_controlplane.fleet.part_modes import part_modes
+from understudy_controlplane.fleet.slurm import POOL_USER, Service, SlurmNode, SlurmView
 from understudy_controlplane.fleet.snapshot import FleetHistory, JobProgress, OperatorState, SlurmShown, Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import SuspicionCause
@@ -51,6 +54,9 @@ REPORT_DELAY_SECONDS = 3.0
 """A report received this soon after a node was cleared may show its GPUs as they were before, as before a reset. It
 leads to no finding: if the fault remains, the next report shows it."""
 
+NVML_START_SECONDS = 30.0
+"""Age of an agent from which on a report without GPUs means that it reads none."""
+
 HISTORY_SECONDS = 3600.0
 """The first agent of a node sends within this time what the kernel had logged before."""
 
@@ -62,6 +68,11 @@ BROKEN_OFF_SECONDS = 600.0
 
 LOST_GANGS_SECONDS = 24 * HOUR_SECONDS
 """Seconds after its end in which a move that failed may be why its gang is not back."""
+
+LATE_SECONDS = 10.0
+"""A reading after some that failed may come this much later than the next but one was due: what Slurm shows before and
+after them counts as shown without a break.
+"""
 
 DISOBEYED_AGE_MAX_SECONDS = 24 * HOUR_SECONDS
 
@@ -94,6 +105,7 @@ class Observer:
         self._last_attempts: dict[tuple[JobKey, int, str], LastAttempt | None] = {}
         """Job, restart count, and whether it runs → its last attempt that was seen to run; None: none was."""
         self._clock_sets = ClockSets()
+        self._views: dict[str, tuple[Heard | None, _Known, NodeView]] = {}
         self.begin()
 
     def clock_was_set(self, by_seconds: float) -> None:
@@ -105,13 +117,16 @@ class Observer:
         """Begins at a start, and when the clock was set: how long a node is silent counts from now on."""
         self._started_at = self._sources.clock.now()
         self._view: SlurmView | None = None
+        self._errors = 0
+        """Readings of Slurm that had failed at that view."""
         self._shown: dict[JobKey, Job] = {}
         self._shown_out_at: dict[str, float] = {}
         """Node → the last reading that showed it drained or down."""
         self._out_since: dict[str, float] = {}
         """Start of what the last readings showed of a node without a break, up to the reading before these."""
+        self._slurm_silent_since: dict[str, float] = {}
         self._running: list[Job] = []
-        self._suspended: list[Job] = []
+        self._interrupted: list[Job] = []
         self._looked_up: list[Job] = []
         """Managed jobs that run, or were requeued, of which the last attempt is looked up."""
         self._probe = SlurmdProbe(self._sources.probe, self._started_at)
@@ -138,13 +153,28 @@ class Observer:
         """Everything known now, as one value. `new_view` is what `read_slurm` returned, recorded by now."""
         if new_view is not None:
             before = self._view.read_at if self._view is not None else new_view.read_at
-            self._view = new_view
+            silent_since = self._slurm_silent_since if self._goes_on_with(new_view) else {}
+            self._view, self._errors = new_view, self.reading.errors_total
             self._show_jobs(new_view)
             out = [node.name for node in new_view.nodes.values() if node.taken_out]
             self._shown_out_at |= dict.fromkeys(out, new_view.read_at)
             self._out_since = {name: self._out_since.get(name, before) for name in out}
+            silent = [node.name for node in new_view.nodes.values() if node.service is Service.SILENT]
+            self._slurm_silent_since = {name: silent_since.get(name, new_view.read_at) for name in silent}
         with self._sources.stores.one_view():
             return self._look()
+
+    def _goes_on_with(self, view: SlurmView) -> bool:
+        """slurmctld has not started since the reading before, and could be read since. Otherwise it may have asked no
+        node meanwhile, and shows what it had saved.
+        """
+        before = self._view
+        if before is None or view.slurmctld_started_at != before.slurmctld_started_at:
+            return False
+        if self.reading.errors_total == self._errors:
+            return True
+        next_but_one = before.read_at + 2 * self._sources.current.config.slurm.poll_interval_seconds
+        return view.read_at <= next_but_one + LATE_SECONDS
 
     def _show_jobs(self, view: SlurmView) -> None:
         """Once for each reading: the queue may have tens of thousands of jobs."""
@@ -152,7 +182,8 @@ class Observer:
         shown = self._sources.directory.jobs_in(view, config.cluster, config.jobs.opt_in_word)
         self._shown = {job.key: job for job in shown}
         self._running = [job for job in shown if job.running]
-        self._suspended = [job for job in shown if job.slurm.suspended_or_resumed_at is not None]
+        interrupted = self._sources.telemetry.interrupted_jobs()
+        self._interrupted = [job for job in shown if job.key.job_id in interrupted] if interrupted else []
         self._looked_up = [
             job
             for job in shown
@@ -164,7 +195,7 @@ class Observer:
         sources, view = self._sources, self._view
         now = sources.clock.now()
         heard = sources.telemetry.heard()
-        records = sources.stores.fleet.nodes()
+        records = sources.stores.kept_nodes.records()
         if view:  # while Slurm has never been read, the nodes are those in the database
             records = {name: record for name, record in records.items() if name in view.nodes}
         gpus_due = self._inventory.look(heard, now)
@@ -202,7 +233,9 @@ class Observer:
             monotonic=monotonic,
             clock_sets=self._clock_sets,
             started_at=self._started_at,
-            mode=config.mode.at_most(asked.mode_limit.mode),
+            mode=config.highest_mode.at_most(asked.mode_limit.mode),
+            part_modes=part_modes(config, asked.mode_limit.mode, nodes.values()),
+            other_leader=self._sources.telemetry.leaders.other(monotonic),
             nodes=nodes,
             jobs=jobs,
             recoveries=past.running(),
@@ -211,10 +244,10 @@ class Observer:
             domains=self._domains(topology),
             topology=topology,
             signals=stores.signals.live(now),
-            suspended={
+            interrupted={
                 job.key: stood
-                for job in self._suspended
-                if (stood := sources.telemetry.suspended(job.key, job.slurm.restart_count)) is not None
+                for job in self._interrupted
+                if (stood := sources.telemetry.interrupted(job.key, job.slurm.restart_count)) is not None
             },
             shrunk=shrunk,
             slurm=SlurmShown(
@@ -255,12 +288,16 @@ class Observer:
                 refusals=stores.facts.refusals_since(now - REFUSAL_AGE_MAX_SECONDS),
                 first_nans=first_nans,
                 wrong_results=wrong_results,
-                lemon_signals=self._history.lemon_signals(jobs.values(), config.lemon.days, now),
+                lemon_signals=self._history.lemon_signals(
+                    jobs.values(), config.lemon.days, self._inventory.replacements, now
+                ),
                 attempts=past.attempts_since(attempts_since),
                 quarantined_at=_by_node(quarantines),
                 quarantines=quarantines,
                 usual_quarantines=self._history.usual_quarantines(now),
                 moved_gpus=self._inventory.moved,
+                replacements=self._inventory.replacements,
+                unseen=self._inventory.unseen,
                 gpu_wear=self._wear.grown,
                 disobeyed=past.disobeyed_since(now - DISOBEYED_AGE_MAX_SECONDS),
                 limits=past.limits_since(week_ago),
@@ -269,6 +306,7 @@ class Observer:
                 drains_lifted=past.drains_lifted_since(hour_ago),
                 weights_left=past.weights_left_since(week_ago),
                 hangs=past.hangs_since(week_ago),
+                hung=past.hung_since(week_ago),
                 black_holes=stores.launches.black_holes_since(week_ago),
                 dealt_with=past.dealt_with_since(week_ago),
             ),
@@ -290,6 +328,7 @@ class Observer:
                 spares_wanted=asked.spares_size.count,
                 spare_choices=asked.spare_choices,
                 breaker=asked.breaker.reason,
+                breaker_holds_all=asked.breaker.holds_all,
                 breaker_reset_at=asked.breaker.reset_at,
                 maintenances=stores.maintenance.open_ones(),
             ),
@@ -428,64 +467,110 @@ class Observer:
         pool = view.reservations.get(self._sources.current.config.spares.reservation) if view else None
         spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()
         gpuless = nodes_without_gpus(view.nodes if view else {}, heard)
-        return {
-            name: self._node(
-                record,
-                heard.get(name),
-                [
+        shown = view.nodes if view else {}
+        before, self._views = self._views, {}
+        for name, record in records.items():
+            own = heard.get(name)
+            if own is not None and record.past_boot_id and own.report.boot_id == record.past_boot_id:
+                own = None  # sent before the reboot: the node has changed since
+            events: Sequence[StoredKernelEvent] = self._events.kernel_events(name, now)
+            if events:
+                events = [
                     one
-                    for one in _without_ended_drills(self._events.kernel_events(name, now), drills.get(name))
+                    for one in _without_ended_drills(events, drills.get(name))
                     if not _is_history(one, record, heard.get(name)) and not (name in gpuless and _is_of_gpus(one))
-                ],
-                now,
-                is_spare=name in spares,
-                slurmd_silent_since=slurmds_silent_since.get(name),
+                ]
+            known = _Known(
+                record,
+                shown.get(name),
+                tuple(events),
+                self._events.hardware_events(record, now),
+                name in spares,
+                slurmds_silent_since.get(name),
+                self._shown_out_at.get(name, self._started_at),
+                self._out_since.get(name),
+                self._slurm_silent_since.get(name),
             )
-            for name, record in records.items()
-        }
+            last = before.get(name)
+            same = last is not None and last[0] is own and last[1] == known
+            self._views[name] = last if last is not None and same else (own, known, _node_view(own, known))
+        return {name: view for name, (_, _, view) in self._views.items()}
 
-    def _node(
-        self,
-        record: NodeRecord,
-        heard: Heard | None,
-        events: Sequence[StoredKernelEvent],
-        now: float,
-        *,
-        is_spare: bool,
-        slurmd_silent_since: float | None,
-    ) -> NodeView:
-        if heard and record.past_boot_id and heard.report.boot_id == record.past_boot_id:
-            heard = None  # sent before the reboot: the node has changed since
-        boot_id = heard.report.boot_id if heard else ""
-        shows_gpus = heard is not None and heard.at > record.cleared_at + REPORT_DELAY_SECONDS
+
+class _Known(NamedTuple):
+    """What is known of a node besides its newest report."""
+
+    record: NodeRecord
+    slurm: SlurmNode | None
+    events: tuple[StoredKernelEvent, ...]  # of any boot, cleared or not
+    hardware_events: tuple[StoredHardwareEvent, ...]
+    is_spare: bool
+    slurmd_silent_since: float | None
+    shown_out_at: float
+    out_since: float | None
+    slurm_silent_since: float | None
+
+
+def _node_view(heard: Heard | None, known: _Known) -> NodeView:
+    """It depends on these two alone, so it stays while they do. `heard` is of the boot that counts."""
+    record = known.record
+    if heard is None:
         return NodeView(
             record=record,
-            slurm=self._view.nodes.get(record.name) if self._view else None,
-            shown_out_at=self._shown_out_at.get(record.name, self._started_at),
-            out_since=self._out_since.get(record.name),
-            heard_at=heard.at if heard else None,
-            boot_id=boot_id,
-            driver_version=heard.report.driver_version if heard else "",
-            gpus=tuple(heard.report.gpus) if heard and shows_gpus else (),
-            gpus_readable=heard.gpus if heard and shows_gpus else None,
-            problems=tuple(heard.report.problems) if heard else (),
-            processes=tuple(heard.report.processes) if heard else (),
-            events=tuple(one for one in events if one.event.boot_id == boot_id and one.received_at > record.cleared_at),
-            history=tuple(events),
-            is_spare=is_spare,
-            slurmd_silent_since=slurmd_silent_since,
-            hardware_events=self._events.hardware_events(record, now),
-            ports=tuple(heard.report.ports) if heard else (),
-            host=heard.report.host if heard else None,
-            keeper=heard.report.keeper if heard else None,
-            parts=heard.parts if heard else (),
-            nvml_silent_seconds=heard.report.nvml_silent_seconds if heard else 0.0,
-            nvml_unkillable=heard.report.nvml_unkillable if heard else False,
-            ports_silent_seconds=heard.report.ports_silent_seconds if heard else 0.0,
-            host_silent_seconds=heard.report.host_silent_seconds if heard else 0.0,
-            stopping=heard.report.stopping if heard else False,
-            clock_ahead_seconds=heard.report.sent_at - heard.at if heard else 0.0,
+            slurm=known.slurm,
+            heard_at=None,
+            events=_of_boot(known, ""),
+            is_spare=known.is_spare,
+            history=known.events,
+            slurmd_silent_since=known.slurmd_silent_since,
+            hardware_events=known.hardware_events,
+            shown_out_at=known.shown_out_at,
+            out_since=known.out_since,
+            slurm_silent_since=known.slurm_silent_since,
+            gpus_awaited=record.agent_seen_at is not None,
         )
+    report = heard.report
+    shows_gpus = heard.at > record.cleared_at + REPORT_DELAY_SECONDS
+    return NodeView(
+        record=record,
+        slurm=known.slurm,
+        heard_at=heard.at,
+        boot_id=report.boot_id,
+        driver_version=report.driver_version,
+        gpus=tuple(report.gpus) if shows_gpus else (),
+        events=_of_boot(known, report.boot_id),
+        is_spare=known.is_spare,
+        history=known.events,
+        slurmd_silent_since=known.slurmd_silent_since,
+        hardware_events=known.hardware_events,
+        ports=tuple(report.ports),
+        host=report.host,
+        keeper=report.keeper,
+        parts=heard.parts,
+        nvml_silent_seconds=report.nvml_silent_seconds,
+        nvml_unkillable=report.nvml_unkillable,
+        ports_silent_seconds=report.ports_silent_seconds,
+        host_silent_seconds=report.host_silent_seconds,
+        stopping=report.stopping,
+        clock_ahead_seconds=report.sent_at - heard.at,
+        shown_out_at=known.shown_out_at,
+        out_since=known.out_since,
+        slurm_silent_since=known.slurm_silent_since,
+        gpus_readable=heard.gpus if shows_gpus else None,
+        gpus_awaited=not shows_gpus
+        or (heard.gpus is None and report.sent_at - report.agent_started_at < NVML_START_SECONDS),
+        problems=tuple(report.problems),
+        processes=tuple(report.processes),
+        usual=heard.usual
+        and not known.hardware_events
+        and known.slurm is not None
+        and gpus_of_gres(known.slurm.gres) <= len(report.gpus),
+    )
+
+
+def _of_boot(known: _Known, boot_id: str) -> tuple[StoredKernelEvent, ...]:
+    cleared_at = known.record.cleared_at
+    return tuple(one for one in known.events if one.event.boot_id == boot_id and one.received_at > cleared_at)
 
 
 def nodes_without_gpus(slurm: Mapping[str, SlurmNode], heard: Mapping[str, Heard]) -> frozenset[str]:

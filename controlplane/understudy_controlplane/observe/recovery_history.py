@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from understudy_controlplane.fleet.job import JobKey
+from understudy_controlplane.fleet.hung import Hung
+from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.recovery import (
     REPAIR_KINDS,
     AllocationSwapPlan,
@@ -33,6 +34,10 @@ from understudy_wire.places import Place
 
 LIFTS = (StepName.RESUME_NODE, StepName.LIFT_DRAIN)
 UNDONE = (RecoveryStatus.FAILED, RecoveryStatus.CANCELLED)
+UNPROVEN = (
+    *(RecoveryStatus.OVERTAKEN, RecoveryStatus.CANCELLED),
+    *(RecoveryStatus.AWAITS_APPROVAL, RecoveryStatus.EXPIRED),
+)
 
 
 class RecoveryHistory:
@@ -160,6 +165,14 @@ class RecoveryHistory:
         stopped = ((plan, -1 if plan.last_step is None else plan.last_step) for plan in moves if plan.hang)
         return tuple((plan.job, Place(step, plan.count_from)) for plan, step in stopped)
 
+    def hung_since(self, since: float) -> tuple[Hung, ...]:
+        """Nodes that gangs waited for when they hung. Not those of which the gang went on by itself, or whose restart
+        a person did not want.
+        """
+        held = (one for one in self._since(since) if one.status not in UNPROVEN)
+        moves = ((one.decided_at, one.plan) for one in held if isinstance(one.plan, SwapPlan))
+        return tuple(Hung(at, plan.job, _attempt(plan), named) for at, plan in moves for named in plan.hung_on)
+
     def returns_failed_since(self, since: float) -> dict[str, Recovery]:
         """Nodes whose newest return to service has failed."""
         return self._returns_since(since, RecoveryStatus.FAILED)
@@ -213,9 +226,13 @@ def _rung(plan: Plan) -> Rung | None:
     match plan:
         case RepairPlan(rung=rung) | ValidationPlan(rung=rung):
             return rung
-        case ManualRepairPlan():
-            return Rung.MANUAL_REPAIR
+        case ManualRepairPlan(replaces=replaces):
+            return Rung.REPLACE if replaces else Rung.MANUAL_REPAIR
     return None
+
+
+def _attempt(plan: SwapPlan) -> Attempt:
+    return Attempt(plan.restart_count, plan.launch if isinstance(plan, AllocationSwapPlan) else 0)
 
 
 def _moved(plan: Plan) -> JobKey | None:

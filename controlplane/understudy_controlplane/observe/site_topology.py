@@ -9,8 +9,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 
-from understudy_controlplane.fleet.hostlist import HostListError, expand
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Source
+from understudy_controlplane.hostlist import HostListError, expand
 
 
 class TopologyFileError(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
 from understudy_controlplane.clock import Clock
@@ -12,6 +14,19 @@ from understudy_controlplane.slurm.parse import min_job_age, slurmctld_clock, sl
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, read_view, slurm_version
 
 log = structlog.get_logger()
+
+
+def settings_of(slurm: SlurmReads, cluster: str) -> Mapping[str, str]:
+    """Raises SlurmError where this slurmctld serves another cluster: the control plane must not act on that one."""
+    settings = slurm.config()
+    name = settings.get("ClusterName", "")
+    if name.casefold() != cluster.casefold():  # Slurm ignores case here
+        raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {cluster!r}")
+    return settings
+
+
+def unexpected(error: Exception) -> str:
+    return f"an error of the control plane: {error!r}"
 
 
 class SlurmReader:
@@ -36,22 +51,24 @@ class SlurmReader:
         except SlurmError as error:
             if not self.reading.error:
                 log.warning("slurm_unreadable", error=str(error))
-            self.reading.error = str(error)
-            self.reading.errors_total += 1
+            self._note_error(str(error))
             return None
+        except Exception as error:  # a leader that cannot read Slurm for this gives up the lead as for any other
+            self._note_error(unexpected(error))
+            raise
         self.reading.at, self.reading.error = now, ""
         seconds = self._clock.now() - now
         self.reading.usual_seconds = min(seconds, self.reading.seconds)
         self.reading.seconds = seconds
         return view
 
+    def _note_error(self, error: str) -> None:
+        self.reading.error = error
+        self.reading.errors_total += 1
+
     def _slurmctld_started_at(self) -> float | None:
-        """Raises SlurmError where this slurmctld serves another cluster: the control plane must not act on that one."""
         asked_at = self._clock.now()
-        settings = self._slurm.config()
-        name = settings["ClusterName"]
-        if name.casefold() != self._cluster.casefold():  # Slurm ignores case here
-            raise SlurmError(f"this Slurm's ClusterName is {name!r}, but the configuration says {self._cluster!r}")
+        settings = settings_of(self._slurm, self._cluster)
         self.reading.settings, self.reading.version = settings, slurm_version(settings)
         self._compare_clocks(slurmctld_clock(settings), asked_at)
         return slurmctld_started_at(settings)

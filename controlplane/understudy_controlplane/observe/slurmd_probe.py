@@ -158,13 +158,17 @@ class SlurmdProbe:
         heard: Mapping[str, Heard],
         silent_before: float,
     ) -> list[SlurmNode]:
-        found = []
+        found: list[SlurmNode] = []
+        if self._started_at >= silent_before:
+            return found
         for name, record in records.items():
+            if (one := heard.get(name)) is not None and one.at >= silent_before:
+                continue
             slurm = slurm_nodes.get(name)
             if slurm is None or slurm.service is Service.AWAY or record.slurmd_seen_at is None:
                 continue
             idle = record.state in OUT_OF_SERVICE and slurm.base_state in ("IDLE", "DOWN")
-            if max(heard[name].at if name in heard else 0.0, self._started_at) < silent_before and not idle:
+            if not idle:
                 found.append(slurm)
         # Detection concludes nothing when so many are silent.
         return [] if len(found) > max(PROBES_AT_ONCE, len(records) // 2) else found

@@ -133,4 +133,5 @@ def _acts(snapshot: Snapshot) -> bool:
 def _keeps(snapshot: Snapshot, job: Job) -> Keep | None:
     """How many checkpoints the job says that it keeps. None: nothing of it is deleted now."""
     asks = job.running and job.managed and job.key not in snapshot.operator.paused_jobs
+    asks = asks and snapshot.mode_of((), job.key) is not Mode.OBSERVE
     return keep(job.slurm.comment) if asks else None

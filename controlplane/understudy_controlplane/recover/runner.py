@@ -48,7 +48,8 @@ from understudy_controlplane.recover.step import Done, Failed, GangFacts, StepCo
 from understudy_controlplane.recover.steps import STEPS
 from understudy_controlplane.recover.tickets import Tickets
 from understudy_controlplane.recover.timeouts import timeout_seconds
-from understudy_controlplane.slurm.protocol import Slurm, SlurmError, SlurmUnavailable, read_for_effects
+from understudy_controlplane.slurm.fenced import as_one_step
+from understudy_controlplane.slurm.protocol import NotSent, Slurm, SlurmError, SlurmUnavailable, read_for_effects
 from understudy_controlplane.slurm.slurmds import ask_slurmds
 from understudy_controlplane.store.stores import Stores
 from understudy_wire.stages import StageName, StageResult
@@ -127,6 +128,9 @@ class Runner:
         self._slurm_ahead_seconds = 0.0
         self._min_job_age_seconds = 0
         self._under_way: dict[int, tuple[RecoveryStep, Effect]] = {}
+        """Recovery → its step as it was before the effect that is under way."""
+        self._not_sent: dict[int, RecoveryStep] = {}
+        """Recovery → its step as it was before an effect of which nothing was sent: it is to be that again."""
         self._refusals: dict[tuple[int, int], str] = {}
         self._turns = NO_TURNS
         self._answered: set[str] = set()
@@ -146,6 +150,7 @@ class Runner:
             self._min_job_age_seconds = view.min_job_age_seconds
         self._patience.keep_only(running)
         self._under_way = {key: one for key, one in self._under_way.items() if key in running}
+        self._not_sent = {key: one for key, one in self._not_sent.items() if key in running}
         self._refusals = {key: reason for key, reason in self._refusals.items() if key[0] in running}
 
     def advance(self, recovery: Recovery, course: Course = AS_PLANNED) -> bool:
@@ -155,31 +160,39 @@ class Runner:
         """
         if not self._is_free(recovery):
             return True
+        if recovery.id in self._not_sent:
+            recovery = recovery.with_step(self._take_back(recovery))
         self._answered.clear()
         goes_on = course.ending is None and not course.drain_forgotten
         if goes_on and self._patience.rests(recovery.id, self._clock.monotonic()):
             return True
         for _ in range(OBSERVATIONS_PER_ADVANCE_MAX):
-            if course.ending is not None and recovery.ends_as is None:
-                recovery = self._end_early(recovery, course.ending)
-            step = _next_step(recovery)
-            if step is None:
-                self._end(recovery)
-                return True
             try:
+                step = _next_step(recovery)
+                ends = course.ending if step is not None and recovery.ends_as is None else None
+                if ends is not None and step is not None and not self._has_verdict(recovery, step, ends):
+                    recovery = self._end_early(recovery, ends)
+                    step = _next_step(recovery)
+                if step is None:
+                    self._end(recovery)
+                    return True
                 moved = self._advance_step(recovery, step, course)
             except SlurmError as error:
                 self.unreadable()
-                log.warning("slurm_unreadable", recovery=recovery.id, step=step.name.value, error=str(error))
+                log.warning("slurm_unreadable", recovery=recovery.id, error=str(error))
                 return False
             if moved is None:
                 return True
             recovery = moved
         return True
 
-    def is_idle(self) -> bool:
-        """True if no effect is under way."""
-        return all(effect.is_over(0.0) for _, effect in self._under_way.values())
+    def _has_verdict(self, recovery: Recovery, step: RecoveryStep, ending: Ending) -> bool:
+        """True if a person cancels a test that has failed by now: what it has shown of the node stays true."""
+        runs = step.name in JOBS_ON_A_NODE and step.status is StepStatus.INTENDED
+        if ending.status is not RecoveryStatus.CANCELLED or not runs:
+            return False
+        found = STEPS[step.name].observe(self._context(recovery))
+        return isinstance(found, Failed) and not found.never_began
 
     def hurries(self, recoveries: Iterable[Recovery]) -> bool:
         """True if one of them has to be looked at again before the loop's usual tick."""
@@ -283,28 +296,41 @@ class Runner:
         if self._objection():  # nothing would be sent: that is no try, and counts against no step
             self.unreadable()
             return None
-        step = self._stores.recoveries.intend(recovery.id, step, self._clock.now())
+        before, step = step, self._stores.recoveries.intend(recovery.id, step, self._clock.now())
         log.info("step_begun", recovery=recovery.id, step=step.name.value, tries=step.attempts)
         self._reading = None
-        effect = self._begin_effect(lambda: STEPS[step.name].act(context, self._slurm))
-        self._under_way[recovery.id] = step, effect
+        effect = self._begin_effect(lambda: as_one_step(lambda: STEPS[step.name].act(context, self._slurm)))
+        self._under_way[recovery.id] = before, effect
         settled = effect.is_over(EFFECT_SECONDS) and self._settle(recovery, step)
+        if recovery.id in self._not_sent:
+            self._take_back(recovery)
         return recovery.with_step(step) if settled else None
 
     def _settle(self, recovery: Recovery, step: RecoveryStep) -> bool:
         """Returns whether the call was answered. If not, or if Slurm refused it, what Slurm shows next time counts:
         the call may have been carried out, or another did it first.
         """
-        _, effect = self._under_way.pop(recovery.id)
+        before, effect = self._under_way.pop(recovery.id)
         self._reading, self._read_at = None, self._clock.now()  # what was read before does not show the effect
         try:
             effect.check()
+        except NotSent as error:
+            log.warning("step_not_sent", recovery=recovery.id, step=step.name.value, error=str(error))
+            self._not_sent[recovery.id] = before
+            self.unreadable()
+            return False
         except SlurmError as error:
             event = "step_unanswered" if isinstance(error, SlurmUnavailable) else "step_refused"
             self._refusals[recovery.id, step.position] = str(error)
             log.warning(event, recovery=recovery.id, step=step.name.value, error=str(error))
             return False
         return True
+
+    def _take_back(self, recovery: Recovery) -> RecoveryStep:
+        """The next look tries again where the database does not take it now, as after a lost lease."""
+        before = self._stores.recoveries.take_back(recovery.id, self._not_sent[recovery.id])
+        del self._not_sent[recovery.id]
+        return before
 
     def _end_early(self, recovery: Recovery, ending: Ending) -> Recovery:
         undo = undo_steps(recovery, ending)
@@ -453,17 +479,31 @@ class Runner:
 
 
 def _undone(recovery: Recovery, step: RecoveryStep, context: StepContext) -> RecoveryStep | None:
-    """The first of the steps before it that this one needs whose effect is no longer there."""
+    """The first of the steps before it that this one needs whose effect is no longer there. A job whose start slurmctld
+    forgot in a crash still needs its seats, but not those of a recovery that ends: it does not start the job again.
+    """
     found = (recovery.step(name) for name in STEPS[step.name].needs)
-    needed = (one for one in found if one is not None and one.position < step.position)
+    needed = [one for one in found if one is not None and one.position < step.position]
+    if _ends(recovery) or not _is_forgotten(recovery.step(StepName.START_JOB), context):
+        needed = [one for one in needed if one.name is not StepName.START_JOB]
     return next((one for one in needed if not isinstance(STEPS[one.name].observe(context), Done)), None)
+
+
+def _is_forgotten(start: RecoveryStep | None, context: StepContext) -> bool:
+    """True if the job had started, and pends again as the same attempt."""
+    if start is None or start.status is not StepStatus.DONE:
+        return False
+    return isinstance(STEPS[StepName.START_JOB].observe(context), Todo | Wait)
+
+
+def _ends(recovery: Recovery) -> bool:
+    return recovery.ends_as is not None or any(step.status is StepStatus.FAILED for step in recovery.steps)
 
 
 def _lost_drain(recovery: Recovery, context: StepContext) -> RecoveryStep | None:
     """The recovery's drain, where it was done and Slurm does not show it. A recovery that ends repeats none."""
     drain = recovery.step(StepName.DRAIN_NODES)
-    ends = recovery.ends_as is not None or any(step.status is StepStatus.FAILED for step in recovery.steps)
-    if drain is None or drain.status is not StepStatus.DONE or ends:
+    if drain is None or drain.status is not StepStatus.DONE or _ends(recovery):
         return None
     return None if isinstance(STEPS[drain.name].observe(context), Done) else drain
 

@@ -10,6 +10,7 @@ import structlog
 from understudy_controlplane.clock import Clock
 from understudy_controlplane.config.current import CurrentConfig
 from understudy_controlplane.fleet.evidence import Json
+from understudy_controlplane.fleet.provider import Ask, is_rack
 from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan
 from understudy_controlplane.store.tickets import TicketStore
 
@@ -30,8 +31,13 @@ class Tickets:
         return self._store.is_ticket(label)
 
     def open(self, plan: ManualRepairPlan | PagePlan) -> None:
+        """`ProviderWatch` asks the provider for those in which it is to be asked."""
         now, page = self._clock.now(), isinstance(plan, PagePlan)
         body = self._of_page(plan) if isinstance(plan, PagePlan) else self._of_repair(plan)
+        policy = self._current.config.provider
+        if policy.command and (not page or is_rack(str(body["node"]))):
+            replaces = isinstance(plan, ManualRepairPlan) and plan.replaces
+            body["provider"] = {"asked": (Ask.REPLACE if replaces else Ask.REPORT).value}
         self._store.open_ticket(plan.label, str(body["node"]), body, now, closed=page)
 
     def _of_repair(self, plan: ManualRepairPlan) -> dict[str, Json]:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from understudy_controlplane.config.action import USER_NAME
-from understudy_controlplane.fleet.hostlist import NAME_CHARACTERS_MAX, compress
 from understudy_controlplane.fleet.preemption import PreemptionRules, PreemptType
 from understudy_controlplane.fleet.slurm import (
     JobAddress,
@@ -26,6 +25,7 @@ from understudy_controlplane.fleet.slurm import (
     SlurmStep,
     TopologyUnit,
 )
+from understudy_controlplane.hostlist import NAME_CHARACTERS_MAX, compress
 from understudy_controlplane.slurm.fenced import ends_at, seconds_left
 from understudy_controlplane.slurm.parse import (
     JobReader,

@@ -19,25 +19,51 @@ Steps look before they act:
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, cast
 
-from understudy_controlplane.slurm.protocol import READS, Slurm, SlurmUnavailable
+from understudy_controlplane.slurm.protocol import READS, NotSent, Slurm, SlurmUnavailable
 
 _deadline: ContextVar[float | None] = ContextVar("_deadline", default=None)
+_sent: ContextVar[bool] = ContextVar("_sent", default=False)
+"""A call of this step was sent. A step may be a loop of calls."""
 
 
-def fenced(slurm: Slurm, objection: Callable[[], str], call_seconds: float) -> Slurm:
+class Calls:
+    """Calls that change something and are under way. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def end_within(self, seconds: float) -> bool:
+        """True if none is under way. Ask once nothing may be changed any more: those that begin then send nothing."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._count, seconds)
+
+
+def fenced(slurm: Slurm, objection: Callable[[], str], call_seconds: float, calls: Calls | None = None) -> Slurm:
     """`objection`: why nothing may be changed now; empty: it may."""
-    return cast(Slurm, _Fenced(slurm, objection, call_seconds))
+    return cast(Slurm, _Fenced(slurm, objection, call_seconds, calls or Calls()))
 
 
 class _Fenced:
-    def __init__(self, slurm: Slurm, objection: Callable[[], str], call_seconds: float) -> None:
+    def __init__(self, slurm: Slurm, objection: Callable[[], str], call_seconds: float, calls: Calls) -> None:
         self._slurm = slurm
+        self._calls = calls
         self._objection = objection
         self._call_seconds = call_seconds
         self._prepare: Callable[[], None] = getattr(slurm, "prepare", lambda: None)
@@ -49,17 +75,24 @@ class _Fenced:
 
         def change(*arguments: Any, **named: Any) -> None:
             self._prepare()
-            with _within(self._call_seconds):  # before the check: the time for it counts, too
+            with self._calls, within(self._call_seconds):  # before the check: the time for it counts, too
                 why = self._objection()
                 if why:
-                    raise SlurmUnavailable(f"{name} was not sent to Slurm: {why}")
+                    raise (SlurmUnavailable if _sent.get() else NotSent)(f"{name} was not sent to Slurm: {why}")
+                _sent.set(True)
                 call(*arguments, **named)
 
         return change
 
 
+def as_one_step(act: Callable[[], None]) -> None:
+    """Raises NotSent where the lead was lost before the first of its calls."""
+    Context().run(act)
+
+
 @contextmanager
-def _within(seconds: float) -> Iterator[None]:
+def within(seconds: float) -> Iterator[None]:
+    """A call of a gateway ends within this time."""
     outer = _deadline.set(_now() + seconds)
     try:
         yield

@@ -18,8 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from understudy_controlplane.fleet.gres import alike
-from understudy_controlplane.fleet.hostlist import HostListError, expand
+from understudy_controlplane.fleet.gres import alike, gpu_types
 from understudy_controlplane.fleet.slurm import (
     HETEROGENEOUS_JOB,
     PENDING_STATES,
@@ -33,6 +32,7 @@ from understudy_controlplane.fleet.slurm import (
     TopologyUnit,
     UnitKind,
 )
+from understudy_controlplane.hostlist import HostListError, expand
 from understudy_controlplane.slurm.protocol import SlurmError
 
 Claimed = TypeVar("Claimed", int, str)
@@ -46,8 +46,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _OWNER = re.compile(r" UserId=(?P<user>[^=()\n]*)\((?P<user_id>\d+)\) GroupId=")
 """Names of directory services have blanks, `@`, `\\`, `+` and `$` in them."""
 _OWN_KEYS = re.compile(
-    r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|StartTime|EndTime|Partition|ReqNodeList|ExcNodeList|NodeList"
-    r"|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime"
+    r"(?<!\w)(JobState|Reason|Requeue|Restarts|BatchFlag|SubmitTime|EligibleTime|StartTime|EndTime|Partition|ReqNodeList"
+    r"|ExcNodeList|NodeList|NumNodes|Priority|TimeLimit|Features|DelayBoot|ExitCode|Account|QOS|PreemptEligibleTime|SuspendTime"
     r"|NumCPUs|NumTasks|MinMemoryNode|MinMemoryCPU|MinTmpDiskNode|OverSubscribe|Contiguous)="
 )
 """Keys in Slurm's part of a job's record. Users' text can occur there as well (an MCS label, a QOS, features of a
@@ -60,8 +60,12 @@ _ALWAYS_THERE = (" JobState=", " Restarts=", " SubmitTime=", " NumNodes=")
 """Slurm prints them for each job, behind what users write between its own fields."""
 _SIZE = re.compile(r"(\d{1,15})([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-_SEGMENT = re.compile(r"\sSegmentSize=(\d{1,9})(?!\S)")
-"""Slurm prints it after the user's texts. One that imitates it lies about its own job."""
+_SWITCHES = re.compile(r" Switches=(\d{1,9})@\S+(?!\S)")
+_SEGMENT = re.compile(r" SegmentSize=(\d{1,9})(?!\S)")
+_TRES_PER = re.compile(r" TresPer(?:Job|Node|Socket|Task)=(\S+)")
+"""Slurm prints these after the user's texts. One that imitates them lies about its own job."""
+_NO_CREDENTIAL = re.compile(r" SystemComment=slurm_cred_create failure, holding job\.(?!\S)")
+"""Slurm prints it from 25.05 on (job_mgr.c, job_mgr_handle_cred_failure), also after the job was released."""
 UNPRIVILEGED = (65534, 99)
 """Numbers of the user "nobody": of today's systems, and of Red Hat's before version 8."""
 _RESERVATION = re.compile(r" Reservation=(\S+)\s+OverSubscribe=")
@@ -413,7 +417,7 @@ def _job(record: str) -> SlurmJob | None:
     rest = record[user_text.start() :]
     if " OverSubscribe=" in rest or all(key in rest for key in _ALWAYS_THERE):
         return None  # a text of the user's ends with what looks like the end of Slurm's part
-    segments = _SEGMENT.findall(record, user_text.start())
+    segments, switches = (one.findall(record, user_text.start()) for one in (_SEGMENT, _SWITCHES))
     reserved = _RESERVATION.search(own_part)
     state = _need(own_part, "JobState", record)
     submit_at = epoch_seconds(_need(own_part, "SubmitTime", record))
@@ -442,6 +446,7 @@ def _job(record: str) -> SlurmJob | None:
         reservation=reserved[1] if reserved else "",
         reason="" if reason == "None" else reason,
         start_at=epoch_seconds(_value(own_part, "StartTime") or ""),
+        eligible_at=epoch_seconds(_value(own_part, "EligibleTime") or ""),
         excluded_nodes=hosts(_value(own_part, "ExcNodeList") or ""),
         priority=_number(own_part, "Priority", record),
         time_limit_minutes=minutes(_value(own_part, "TimeLimit") or ""),
@@ -459,6 +464,9 @@ def _job(record: str) -> SlurmJob | None:
         tmp_disk_mb=_megabytes(own_part, "MinTmpDiskNode"),
         contiguous=_value(own_part, "Contiguous") == "1",
         segment=int(segments[-1]) if segments else 0,
+        switches_max=int(switches[-1]) if switches else 0,
+        gpu_types=gpu_types(",".join(_TRES_PER.findall(record, user_text.start()))),
+        no_credential=_NO_CREDENTIAL.search(rest) is not None,
         mail_to=_mail_to(rest),
     )
 

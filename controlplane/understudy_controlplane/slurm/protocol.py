@@ -26,6 +26,7 @@ __all__ = [
     "READS",
     "JobAddress",
     "JobRequest",
+    "NotSent",
     "Slurm",
     "SlurmError",
     "SlurmJob",
@@ -50,6 +51,10 @@ class SlurmMissing(SlurmError):
 
 class SlurmUnavailable(SlurmError):
     """slurmctld did not answer in time. Nothing is known about the outcome; try again later."""
+
+
+class NotSent(SlurmUnavailable):
+    """Nothing of what was begun has been sent to Slurm: this control plane may not lead any more."""
 
 
 class SlurmReads(Protocol):

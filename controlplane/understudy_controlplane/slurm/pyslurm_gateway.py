@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from understudy_controlplane.fleet.gres import alike
+from understudy_controlplane.fleet.gres import alike, gpu_types
 from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.slurm import (
     PENDING_STATES,
@@ -90,6 +90,7 @@ class _Job(msgspec.Struct, frozen=True):
     array_task: tuple[int, int] | None = None
     exit_code: int = 0
     exit_signal: int = 0
+    eligible_at: int | None = None
     end_at: int | None = None
     account: str = ""
     qos: str = ""
@@ -100,6 +101,9 @@ class _Job(msgspec.Struct, frozen=True):
     ranks_max: int | None = None
     contiguous: bool = False
     segment: int = 0
+    switches_max: int = 0
+    gres: str = ""  # that it asks for on each of its nodes
+    no_credential: bool = False
     mail_user: str = ""
     mail_types: tuple[str, ...] = ()
 
@@ -350,6 +354,7 @@ def _job(one: _Job) -> SlurmJob:
     values["excluded_nodes"] = hosts(one.excluded_nodes)
     values["required_nodes"] = hosts(one.required_nodes)
     values["array_task"] = ArrayTask(*one.array_task) if one.array_task else None
+    values["gpu_types"] = gpu_types(values.pop("gres"))
     values["mail_to"] = mail_to(values.pop("mail_user"), ",".join(values.pop("mail_types")))
     return SlurmJob(**values)
 

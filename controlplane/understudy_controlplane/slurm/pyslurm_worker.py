@@ -237,6 +237,7 @@ class Calls:
             "reservation": job.reservation or "",
             "reason": "" if job.state_reason in (None, "None") else job.state_reason,
             "start_at": _epoch(job.start_time),
+            "eligible_at": _epoch(job.eligible_time),
             "excluded_nodes": job.excluded_nodes or "",
             "priority": job.priority if isinstance(job.priority, int) else 1,
             "time_limit_minutes": job.time_limit if isinstance(job.time_limit, int) else None,
@@ -256,6 +257,9 @@ class Calls:
             "ranks_max": max(_count(job.cpus), _count(job.ntasks)) or None,
             "contiguous": bool(job.requires_contiguous_nodes),
             "segment": _count(getattr(job, "segment_size", 0)),
+            "switches_max": _count(getattr(job, "required_switches", 0)),
+            "gres": _gres(getattr(job, "gres_per_node", None) or {}),
+            "no_credential": str(getattr(job, "system_comment", "")).startswith("slurm_cred_create failure"),
             "mail_user": ",".join(job.mail_user or ()),
             "mail_types": list(job.mail_types or ()),
         }

@@ -31,6 +31,7 @@ from understudy_controlplane.fleet.job import (
     FirstNan,
     JobKey,
     MeasuredCheckpoint,
+    Save,
     StoredAnomaly,
     StoredRestoreReport,
     WrittenCheckpoint,
@@ -139,6 +140,19 @@ class CheckpointStore:
                 for row in rows
                 if (row.complete and row.world_size == worlds.get((row.restart_count, row.launch)))
                 or Condition(row.condition).is_gone
+            ]
+
+    def saves(self, job: JobKey) -> list[Save]:
+        """Those of the complete checkpoints, by their time. Nothing else of them is read: a job has many."""
+        table = tables.checkpoint
+        columns = (table.c.restart_count, table.c.launch, table.c.world_size, table.c.step, table.c.at)
+        query = rows_of_job(table).with_only_columns(*columns, maintain_column_froms=True).where(is_complete())
+        with reading(self._engine) as connection:
+            worlds = _worlds(connection, job)
+            return [
+                Save(Attempt(restart, launch), step, at)
+                for restart, launch, world, step, at in connection.execute(query.order_by(table.c.at), of_job(job))
+                if world == worlds.get((restart, launch))
             ]
 
     def ranks_of(self, job: JobKey, attempt: Attempt | None = None) -> int:

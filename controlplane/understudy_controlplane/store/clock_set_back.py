@@ -11,6 +11,7 @@ from understudy_controlplane.store.database import reading
 STAMPS = (
     tables.node.c.since,
     tables.node.c.cleared_at,
+    tables.node.c.vouched_at,
     tables.node.c.drained_at,
     tables.node.c.agent_since,
     tables.suspicion.c.since,

@@ -10,10 +10,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy
-from sqlalchemy import URL, Connection, Engine, Executable, RowMapping, Table, event, func, select
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    RowMapping,
+    String,
+    Table,
+    cast,
+    event,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import StaticPool
@@ -27,16 +41,19 @@ AddressError = ArgumentError
 
 __all__ = [
     "ID_MAX",
+    "MAKE_ROOM",
     "WRITER",
     "AddressError",
     "DatabaseInMemory",
     "Engine",
     "StoreError",
+    "cause_of",
     "caused_by_content",
     "check_term",
     "insert_if_new",
     "insert_new",
     "insert_or_update",
+    "is_full",
     "is_shared",
     "look_at",
     "make_file",
@@ -51,6 +68,21 @@ __all__ = [
     "reading",
     "without_secrets",
 ]
+
+DISK_IS_FULL = ("disk is full", "disk full", "No space left")
+"""SQLite's words, and those of the operating system that PostgreSQL passes on."""
+
+MAKE_ROOM = "make room where `server.database` lies"
+
+
+def cause_of(error: StoreError) -> str:
+    """What the database reported, in one line, for people."""
+    reported = " ".join(str(getattr(error, "orig", None) or error).split())
+    return f"the database: {reported}{f'; {MAKE_ROOM}' if is_full(error) else ''}"
+
+
+def is_full(error: StoreError) -> bool:
+    return any(words in str(error) for words in DISK_IS_FULL)
 
 
 def caused_by_content(error: Exception) -> bool:
@@ -246,6 +278,9 @@ def _begin_read(connection: Connection, seconds_max: float) -> None:
 class DatabaseInMemory:
     """A SQLite database for one thread. `before_statement` and `before_commit` can be replaced."""
 
+    _empty: ClassVar[bytes] = b""
+    """One with the newest schema: the migrations run once for a process."""
+
     def __init__(self) -> None:
         connection = sqlite3.connect(":memory:", check_same_thread=False)
         self.engine = sqlalchemy.create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
@@ -253,9 +288,11 @@ class DatabaseInMemory:
         self.before_commit: Callable[[], None] = lambda: None
         """An exception from it rolls the transaction back."""
         _prepare_sqlite(self.engine)
-        migrate(self.engine)
+        if not self._empty:
+            migrate(self.engine)
+            DatabaseInMemory._empty = connection.serialize()
         self._connection = connection
-        self._empty = connection.serialize()
+        self.clear()
         event.listen(self.engine, "commit", lambda _: self.before_commit())
         event.listen(self.engine, "begin", lambda _: self.before_statement("BEGIN"), insert=True)
         event.listen(
@@ -268,9 +305,14 @@ class DatabaseInMemory:
         self._connection.deserialize(self._empty)
 
 
+@functools.cache
+def revisions() -> frozenset[str]:
+    """Those that this release knows. Their files begin with their numbers."""
+    return frozenset(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
+
+
 def newest_revision() -> str:
-    """Files of revisions begin with their numbers."""
-    return max(path.name for path in MIGRATIONS.glob("versions/[0-9]*.py")).partition("_")[0]
+    return max(revisions())
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -340,11 +382,9 @@ def insert_if_new(connection: Connection, table: Table, row: dict[str, Any]) -> 
     return connection.execute(_inserts_if_new(table, connection.dialect.name), row).first() is not None
 
 
-def insert_or_update(
-    connection: Connection, table: Table, key: tuple[str, ...], row: Mapping[str, Any], news: News
-) -> None:
-    """Insert the row, or set `news` in the one that has these values of `key` already."""
-    connection.execute(_inserts_or_updates(table, key, news, connection.dialect.name), row)
+def insert_or_update(connection: Connection, table: Table, key: tuple[str, ...], rows: Values, news: News) -> None:
+    """Insert each row, or set `news` in the one that has these values of `key` already."""
+    connection.execute(_inserts_or_updates(table, key, news, connection.dialect.name), rows)
 
 
 # Building a statement takes several times as long as executing it.
@@ -425,6 +465,15 @@ def _connect_to_read(engine: Engine) -> Connection:
     if engine.dialect.name == "postgresql":  # where each query would see what was committed before it
         connection = connection.execution_options(isolation_level="REPEATABLE READ")
     return connection
+
+
+def has(text: str, *columns: ColumnElement[Any]) -> ColumnElement[bool]:
+    """True of rows that have the text in one of these columns, in capitals or not."""
+    return or_(*(column.icontains(text, autoescape=True) for column in columns))
+
+
+def begins(text: str, number: ColumnElement[int]) -> ColumnElement[bool]:
+    return cast(number, String).startswith(text, autoescape=True)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import fcntl
 from pathlib import Path
 from typing import IO, Protocol
 
+from understudy_controlplane.fleet.holder import Leading
 from understudy_controlplane.store.database import make_file, read_url
 
 
@@ -27,6 +28,10 @@ class Lead(Protocol):
         """True if another control plane may lead by now, to which agents and launchers are to go."""
         ...
 
+    def leading(self) -> Leading | None:
+        """None: there cannot be another control plane."""
+        ...
+
 
 class Alone:
     """The lead of a control plane that has its database for itself."""
@@ -39,6 +44,9 @@ class Alone:
 
     def is_cut_off(self) -> bool:
         return False
+
+    def leading(self) -> Leading | None:
+        return None
 
 
 def take_file(url: str) -> FileLock:

@@ -34,11 +34,11 @@ from sqlalchemy import (
     update,
 )
 
-from understudy_controlplane.fleet.hostlist import HostListError
 from understudy_controlplane.fleet.job import Condition, JobThere, KnownJob, Refusal, TrainingRun
 from understudy_controlplane.fleet.node import Generation, StoredHardwareEvent, StoredKernelEvent
 from understudy_controlplane.fleet.packed_nodes import with_nodes
 from understudy_controlplane.fleet.run_attempts import INPUTS
+from understudy_controlplane.hostlist import HostListError
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import (
     Columns,
@@ -50,7 +50,7 @@ from understudy_controlplane.store.database import (
     number_in_order,
     reading,
 )
-from understudy_controlplane.store.fleet import note_run
+from understudy_controlplane.store.fleet import OF_ATTEMPT, note_run
 from understudy_controlplane.store.shard_map import unpack
 from understudy_wire.facts import (
     Anomaly,
@@ -98,7 +98,6 @@ TIERS = tuple(one for one in Tier if one is not Tier.UNKNOWN)
 OF_CHECKPOINT = ("job", "restart_count", "launch", "step", "path", "world_size")
 """What the shards of one checkpoint have in common."""
 
-OF_ATTEMPT = ("job", "restart_count", "launch")
 
 ATTEMPTS_NAMED_MAX = 1000
 """Attempts kept for a job: its processes choose the numbers that they name."""

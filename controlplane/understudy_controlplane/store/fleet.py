@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -43,8 +43,9 @@ from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord, NodeS
 from understudy_controlplane.fleet.run_attempts import INPUTS, RunAttempt
 from understudy_controlplane.fleet.slurm import SlurmNode
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import insert_new, reading
-from understudy_controlplane.store.node_records import read_records, read_suspicions, record_of
+from understudy_controlplane.store.database import Columns, insert_new, insert_or_update, reading
+from understudy_controlplane.store.node_records import read_records
+from understudy_wire.places import Place
 
 IDS_AT_ONCE = 10_000
 """Ids in one query: SQLite takes 32,766 parameters."""
@@ -55,6 +56,7 @@ _NODES_IN = _NODES.where(tables.node.c.state.in_(bindparam("states", expanding=T
 _NODES_NAMED = _NODES.where(tables.node.c.name.in_(bindparam("names", expanding=True)))
 _SLURMDS_SEEN = select(tables.node.c.name).where(tables.node.c.slurmd_seen_at.is_not(None))
 _IS_ONE_OF = tables.node.c.name.in_(bindparam("of_names", expanding=True))
+_WRITE = update(tables.node).where(tables.node.c.name == bindparam("of_node"))
 _SEEN = update(tables.node).where(_IS_ONE_OF)
 _AGENT_SEEN = _SEEN.values(agent_seen_at=bindparam("seen_at"))
 _AGENT_FIRST_SEEN = (
@@ -66,18 +68,17 @@ _SLURMD_SEEN = _SEEN.values(slurmd_seen_at=bindparam("seen_at"))
 _OPEN_ATTEMPTS = select(
     tables.attempt.c.id, tables.attempt.c.job, tables.attempt.c.restart_count, tables.attempt.c.launch
 ).where(tables.attempt.c.running_at.is_not(None), tables.attempt.c.ended_at.is_(None))
+_KNOWN = ("id", "job_id", "submit_at", "restart_count", "user_id", "managed", "seen_at", "state")
 _JOBS_OF_IDS = (
-    select(tables.job)
+    select(*(tables.job.c[name] for name in _KNOWN))
     .where(tables.job.c.cluster == bindparam("of_cluster"), tables.job.c.job_id.in_(bindparam("ids", expanding=True)))
     .order_by(tables.job.c.id)
 )
-_IS_JOB = (
-    (tables.job.c.cluster == bindparam("of_cluster"))
-    & (tables.job.c.job_id == bindparam("of_id"))
-    & (tables.job.c.submit_at == bindparam("of_submit_at"))
+_ROWS_OF_IDS = select(*(tables.job.c[name] for name in (*JobKey._fields, "id"))).where(
+    tables.job.c.cluster == bindparam("of_cluster"), tables.job.c.job_id.in_(bindparam("ids", expanding=True))
 )
-_JOB_ROW = select(tables.job.c.id).where(_IS_JOB)
-_UPDATE_JOB = update(tables.job).where(_IS_JOB)
+_OF_SLURM = ("user", "user_id", "name", "account", "partition", "state", "restart_count")
+"""Columns that have the names of a `SlurmJob`'s fields."""
 _IS_ATTEMPT = (
     (tables.attempt.c.job == bindparam("of_job"))
     & (tables.attempt.c.restart_count == bindparam("of_count"))
@@ -89,8 +90,14 @@ _PROGRESSED = (
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
     .distinct()
 )
-_COUNTS = (
-    select(tables.attempt.c.job, tables.attempt.c.count_from)
+_PLACES = (
+    select(
+        tables.attempt.c.job,
+        tables.attempt.c.restart_count,
+        tables.attempt.c.launch,
+        tables.attempt.c.last_step,
+        tables.attempt.c.count_from,
+    )
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
     .order_by(tables.attempt.c.restart_count, tables.attempt.c.launch)
 )
@@ -109,6 +116,8 @@ _NOTE_RUNNING = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.runni
 _RESTORE_POINT = select(tables.attempt).where(_IS_ATTEMPT)
 _FIX_RESTORE_POINT = update(tables.attempt).where(_IS_ATTEMPT, tables.attempt.c.restore_answer.is_(None))
 
+
+OF_ATTEMPT = ("job", *Attempt._fields)
 
 STILL_RUNS = 1e18
 """Instead of the end of an attempt that has none."""
@@ -158,20 +167,11 @@ _RUN_JOBS = _run_jobs()
 class FleetStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._nodes: dict[tuple[Any, ...], NodeRecord] = {}
 
     def nodes(self) -> dict[str, NodeRecord]:
-        """A row that reads as it did last time is the same record as last time: most of thousands are."""
-        last = self._nodes
+        """All records, read now. The loop has them in memory (`KeptNodes`)."""
         with reading(self._engine) as connection:
-            suspicions = read_suspicions(connection)
-            rows = connection.execute(_NODES).all()
-        self._nodes = {}
-        for row in rows:
-            own = suspicions.get(row.name, ())
-            key = (*row, own)
-            self._nodes[key] = last.get(key) or record_of(row, own)
-        return {record.name: record for record in self._nodes.values()}
+            return {one.name: one for one in read_records(connection, _NODES)}
 
     def nodes_named(self, names: Iterable[str]) -> dict[str, NodeRecord]:
         """Those of them that are written down."""
@@ -229,27 +229,24 @@ class FleetStore:
     def settled(self, node: str) -> None:
         """The drain is old enough that no crash of slurmctld loses it."""
         with self._engine.begin() as connection:
-            connection.execute(update(tables.node).where(tables.node.c.name == node).values(drain_settled=True))
+            connection.execute(_WRITE.values(drain_settled=True), {"of_node": node})
 
     def shown_by(self, node: str, slurmctld_started_at: float) -> None:
         """The slurmctld that was started then has shown the drain."""
         with self._engine.begin() as connection:
-            connection.execute(
-                update(tables.node).where(tables.node.c.name == node).values(drained_under=slurmctld_started_at)
-            )
+            connection.execute(_WRITE.values(drained_under=slurmctld_started_at), {"of_node": node})
 
     def _write_drain(self, node: SlurmNode, at: float, condition: ColumnElement[bool]) -> None:
         with self._engine.begin() as connection:
             connection.execute(
-                update(tables.node)
-                .where(tables.node.c.name == node.name, tables.node.c.state.in_(_OUT_OF_SERVICE), condition)
-                .values(
+                _WRITE.where(tables.node.c.state.in_(_OUT_OF_SERVICE), condition).values(
                     drained_at=at,
                     drain_reason=node.reason,
                     drain_user=node.reason_user,
                     drain_reason_at=node.reason_at,
                     drain_settled=False,
-                )
+                ),
+                {"of_node": node.name},
             )
 
     def known_jobs(self, cluster: str, job_ids: Collection[int]) -> dict[int, KnownJob]:
@@ -259,20 +256,34 @@ class FleetStore:
         with reading(self._engine) as connection:
             for first in range(0, len(ids), IDS_AT_ONCE):
                 some = {"of_cluster": cluster, "ids": ids[first : first + IDS_AT_ONCE]}
-                for row in connection.execute(_JOBS_OF_IDS, some):
-                    key = JobKey(row.cluster, row.job_id, row.submit_at)
-                    found[row.job_id] = KnownJob(row.id, key, row.restart_count, row.user_id, row.managed, row.seen_at)
+                for row, job_id, submit_at, *more in connection.execute(_JOBS_OF_IDS, some):
+                    found[job_id] = KnownJob(row, JobKey(cluster, job_id, submit_at), *more)
         return found
 
     def see_jobs(self, jobs: Iterable[Job], now: float) -> list[KnownJob]:
         """Write down jobs as Slurm shows them now, and the attempts of those that run, in one transaction."""
-        known: list[KnownJob] = []
+        seen = list(jobs)
+        if not seen:
+            return []
         with self._engine.begin() as connection:
-            for job in jobs:
-                known.append(_see_job(connection, job, now))
-                if job.running:
-                    _see_attempt(connection, known[-1].row, job, now)
-        return known
+            insert_or_update(connection, tables.job, JobKey._fields, [_shown(job, now) for job in seen], _as_shown)
+            rows = _rows_of(connection, seen)
+            attempts = [_attempt(rows[job.key], job, now) for job in seen if job.running]
+            if attempts:
+                insert_or_update(connection, tables.attempt, OF_ATTEMPT, attempts, _as_running)
+        return [
+            KnownJob(
+                rows[job.key],
+                job.key,
+                job.slurm.restart_count,
+                job.slurm.user_id,
+                job.managed,
+                now,
+                job.slurm.state,
+                checkpoint_folders(job.slurm.comment),
+            )
+            for job in seen
+        ]
 
     def end_attempts(self, running: Mapping[int, Attempt], now: float) -> None:
         """Close open attempts that run no more. `running` maps job rows to their latest one."""
@@ -326,14 +337,16 @@ class FleetStore:
                         found[row.job] = replace(last, last_step=step, count_from=count_from)
         return found
 
-    def counts_from(self, job_rows: Iterable[int]) -> dict[int, int]:
-        """Step from which the newest attempt of each job (row) counts, if the job has finished a step."""
-        found: dict[int, int] = {}
+    def places(self, job_rows: Iterable[int]) -> dict[int, tuple[Attempt, Place]]:
+        """Newest attempt of each job (row) that has finished a step, and the place that it reached."""
+        found: dict[int, tuple[Attempt, Place]] = {}
         ids = list(job_rows)
         with reading(self._engine) as connection:
             for first in range(0, len(ids), IDS_AT_ONCE):
-                rows = connection.execute(_COUNTS, {"jobs": ids[first : first + IDS_AT_ONCE]})
-                found |= {row.job: row.count_from for row in rows}
+                for job, restart_count, launch, *place in connection.execute(
+                    _PLACES, {"jobs": ids[first : first + IDS_AT_ONCE]}
+                ):
+                    found[job] = Attempt(restart_count, launch), Place(*place)
         return found
 
     def note_progress(self, attempts: Mapping[tuple[int, Attempt], Reached]) -> None:
@@ -433,29 +446,29 @@ class FleetStore:
             connection.execute(replaced, {**_this(job_row, attempt), "of_path": path, **_decision(decision, now)})
 
 
-def _see_job(connection: Connection, job: Job, now: float) -> KnownJob:
-    values = {
-        "user": job.slurm.user,
-        "user_id": job.slurm.user_id,
-        "name": job.slurm.name,
-        "account": job.slurm.account,
-        "partition": job.slurm.partition,
-        "managed": job.managed,
-        "state": job.slurm.state,
-        "restart_count": job.slurm.restart_count,
-        "seen_at": now,
+def _shown(job: Job, now: float) -> dict[str, Any]:
+    of_slurm = {name: getattr(job.slurm, name) for name in _OF_SLURM}
+    return job.key._asdict() | of_slurm | {"managed": job.managed, "seen_at": now}
+
+
+def _as_shown(_stored: Columns, new: Columns) -> dict[str, Any]:
+    return {name: new[name] for name in (*_OF_SLURM, "managed", "seen_at")}
+
+
+def _rows_of(connection: Connection, jobs: Sequence[Job]) -> dict[JobKey, int]:
+    """All jobs are of one cluster."""
+    cluster, ids = jobs[0].key.cluster, [job.key.job_id for job in jobs]
+    return {
+        JobKey(*key): row
+        for first in range(0, len(ids), IDS_AT_ONCE)
+        for *key, row in connection.execute(
+            _ROWS_OF_IDS, {"of_cluster": cluster, "ids": ids[first : first + IDS_AT_ONCE]}
+        )
     }
-    insert_new(connection, tables.job, [job.key._asdict() | values])
-    this = {"of_cluster": job.key.cluster, "of_id": job.key.job_id, "of_submit_at": job.key.submit_at}
-    connection.execute(_UPDATE_JOB, {**this, **values})
-    row = connection.execute(_JOB_ROW, this).scalar_one()
-    folders = checkpoint_folders(job.slurm.comment)
-    return KnownJob(row, job.key, job.slurm.restart_count, job.slurm.user_id, job.managed, now, folders)
 
 
-def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> None:
-    """A running job's attempt: made when first seen."""
-    row = {
+def _attempt(job_row: int, job: Job, now: float) -> dict[str, Any]:
+    return {
         "job": job_row,
         "restart_count": job.slurm.restart_count,
         "launch": 0,
@@ -463,9 +476,12 @@ def _see_attempt(connection: Connection, job_row: int, job: Job, now: float) -> 
         "running_at": now,
         "restore_path": "",
     }
-    insert_new(connection, tables.attempt, [row])
-    this = _this(job_row, Attempt(job.slurm.restart_count))
-    connection.execute(_NOTE_RUNNING, {**this, "nodes": row["nodes"], "running_at": now})
+
+
+def _as_running(stored: Columns, new: Columns) -> dict[str, Any]:
+    """Its nodes and its begin stay as they were first seen."""
+    seen = stored.running_at.is_not(None)
+    return {name: case((seen, stored[name]), else_=new[name]) for name in ("nodes", "running_at")}
 
 
 def _this(job_row: int, attempt: Attempt) -> dict[str, Any]:

@@ -19,13 +19,17 @@ from sqlalchemy import (
     select,
 )
 
-from understudy_controlplane.figures.alarms import Transition
-from understudy_controlplane.figures.causes import OF_LAUNCH, OF_STATE, PEOPLE, SLURM, cause_of
-from understudy_controlplane.figures.ettr import AttemptProgress
-from understudy_controlplane.figures.fleet_costs import Interruption, JobHistory
-from understudy_controlplane.figures.job_hours import Loss, Mark
-from understudy_controlplane.figures.spare_hours import PoolChange
 from understudy_controlplane.fleet.decision import TAKES_OUT
+from understudy_controlplane.fleet.history import (
+    AttemptProgress,
+    Interruption,
+    JobHistory,
+    Loss,
+    Mark,
+    PoolChange,
+    Transition,
+)
+from understudy_controlplane.fleet.interruption_cause import OF_LAUNCH, OF_STATE, PEOPLE, SLURM, cause_of
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,

@@ -119,8 +119,8 @@ _WITHOUT_SPARE = (
     .where(_DECISION.c.incident.in_(bindparam("these", expanding=True)), _DECISION.c.because == Because.NO_SPARE.value)
     .order_by(_DECISION.c.id.desc())
 )
-_SIGNALS = (
-    select(_DECISION.c.recovery, _INCIDENT.c.signal)
+_CAUSES = (
+    select(_DECISION.c.recovery, _INCIDENT.c.signal, _INCIDENT.c.summary)
     .join(_INCIDENT, _INCIDENT.c.id == _DECISION.c.incident)
     .where(_DECISION.c.recovery.in_(bindparam("these", expanding=True)))
 )
@@ -247,13 +247,13 @@ class NoticeStore(Store):
             without_spare: dict[int, str] = {
                 row.incident: row.reason for row in connection.execute(_WITHOUT_SPARE, these)
             }
-            users = _owners(connection, [row.subject for row in rows if row.subject_kind == SubjectKind.GANG.value])
+            gangs = _gangs(connection, [row.subject for row in rows if row.subject_kind == SubjectKind.GANG.value])
         moves = {one.number: one for one in self.moves({link.recovery for link in links}) if one.kind in MOVES}
         of_incident: dict[int, list[MoveFacts]] = {}
         for link in sorted(links, key=lambda one: one.recovery):
             if link.recovery in moves:
                 of_incident.setdefault(link.incident, []).append(moves[link.recovery])
-        found = (_incident(row, of_incident.get(row.id, ()), users) for row in rows)
+        found = (_incident(row, of_incident.get(row.id, ()), gangs) for row in rows)
         return [replace(one, without_spare=without_spare.get(one.number, "")) for one in found]
 
     def _tickets(self, *which: ColumnElement[bool]) -> list[TicketFacts]:
@@ -265,8 +265,8 @@ class NoticeStore(Store):
             return []
         with reading(self._engine) as connection:
             these = {"these": [row.id for row in rows]}
-            signals = {row.recovery: row.signal for row in connection.execute(_SIGNALS, these)}
-            return [_move(connection, row, signals.get(row.id, "")) for row in rows]
+            causes = {row.recovery: (row.signal, row.summary) for row in connection.execute(_CAUSES, these)}
+            return [_move(connection, row, *causes.get(row.id, ("", ""))) for row in rows]
 
     # -- notices and messages ----------------------------------------------------------------------------------
 
@@ -368,16 +368,16 @@ def _message(row: Row[Any]) -> Message:
     return Message(**values | {"notices": tuple(row.notices), "importance": Importance(row.importance)})
 
 
-def _owners(connection: Connection, subjects: Sequence[str]) -> dict[str, str]:
-    """Name of a gang → its user."""
+def _gangs(connection: Connection, subjects: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Subject → name and user of the gang's job."""
     keys = {name: key for name in subjects if (key := _job_of(name)) is not None}
     if not keys:
         return {}
-    query = select(_JOB.c.job_id, _JOB.c.submit_at, _JOB.c.user).where(
+    query = select(_JOB.c.job_id, _JOB.c.submit_at, _JOB.c.name, _JOB.c.user).where(
         _JOB.c.job_id.in_({key[0] for key in keys.values()})
     )
-    known = {(row.job_id, row.submit_at): row.user for row in connection.execute(query)}
-    return {name: known.get(key, "") for name, key in keys.items()}
+    known = {(row.job_id, row.submit_at): (row.name, row.user) for row in connection.execute(query)}
+    return {subject: known.get(key, ("", "")) for subject, key in keys.items()}
 
 
 def _job_of(subject: str) -> tuple[int, int] | None:
@@ -386,7 +386,7 @@ def _job_of(subject: str) -> tuple[int, int] | None:
     return (int(job), int(submitted)) if job.isdecimal() and submitted.isdecimal() else None
 
 
-def _incident(row: Row[Any], moves: Sequence[MoveFacts], users: Mapping[str, str]) -> IncidentFacts:
+def _incident(row: Row[Any], moves: Sequence[MoveFacts], gangs: Mapping[str, tuple[str, str]]) -> IncidentFacts:
     kind = SubjectKind(row.subject_kind)
     job = _job_of(row.subject) if kind is SubjectKind.GANG else None
     return IncidentFacts(
@@ -401,7 +401,7 @@ def _incident(row: Row[Any], moves: Sequence[MoveFacts], users: Mapping[str, str
         row.closed_at,
         row.outcome,
         job[0] if job else None,
-        users.get(row.subject, ""),
+        *gangs.get(row.subject, ("", "")),
         tuple(moves),
     )
 
@@ -431,12 +431,13 @@ def _approval(row: Row[Any]) -> RequestFacts:
     nodes = plan_of(row.kind, row.plan).nodes
     subject = f"job {row.job_id}" if row.job_id is not None else ", ".join(nodes)
     waits = row.status == RecoveryStatus.AWAITS_APPROVAL.value
-    reason = f"{row.kind.replace('_', ' ')} of {subject}" + (f" on {', '.join(nodes)}" if nodes else "")
+    named = f"{subject} ({row.name}) of {row.user}" if row.job_id is not None else subject
+    reason = f"{row.kind.replace('_', ' ')} of {named}" + (f" on {', '.join(nodes)}" if nodes else "")
     ended_at = None if waits else (row.approved_at or row.ended_at or row.decided_at)
     return RequestFacts(row.id, subject, reason, row.decided_at, ended_at, row.outcome or row.status.replace("_", " "))
 
 
-def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
+def _move(connection: Connection, row: Row[Any], signal: str, summary: str) -> MoveFacts:
     plan = plan_of(row.kind, row.plan)
     swap = plan if isinstance(plan, SwapPlan) else None
     restored: int | None = None
@@ -468,4 +469,5 @@ def _move(connection: Connection, row: Row[Any], signal: str) -> MoveFacts:
         last_step,
         restored,
         signal,
+        summary,
     )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, false, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, false, func, or_, select, tuple_
 
-from understudy_controlplane.figures.ettr import AttemptProgress
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE, Action, HeldDecision
+from understudy_controlplane.fleet.history import AttemptProgress
 from understudy_controlplane.fleet.job import Attempt, Checkpoint, JobKey, StoredAnomaly, suspicion
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.checkpoints import CheckpointStore, is_complete
-from understudy_controlplane.store.database import ID_MAX, reading
+from understudy_controlplane.store.database import ID_MAX, begins, has, reading
 from understudy_controlplane.store.launches import RESTORED_STEP
 
 Record = dict[str, Any]
@@ -31,7 +32,7 @@ ANSWERED_AS = {
 """True if a proposal with this status was approved. One that expired was not answered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
     """Filter of jobs. In this and the next classes, None admits all."""
 
@@ -40,17 +41,19 @@ class JobFilter:
     user: str | None = None
     job_id: int | None = None
     user_id: int | None = None
+    text: str | None = None  # part of the job's name or user's name, or the beginning of its id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentFilter:
     open: bool | None = None
     subject: str | None = None
     rule: str | None = None
     id: int | None = None
+    text: str | None = None  # part of its subject, rule or summary
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionFilter:
     since: float | None = None
     until: float | None = None
@@ -91,6 +94,8 @@ class Queries:
             (table.c.user_id, only.user_id),
         ):
             query = query if value is None else query.where(column == value)
+        if only.text is not None:
+            query = query.where(or_(has(only.text, table.c.name, table.c.user), begins(only.text, table.c.job_id)))
         with reading(self._engine) as connection:
             jobs = [dict(row) for row in connection.execute(_page(query, table.c.id, limit, before)).mappings()]
             ids = [job["id"] for job in jobs]
@@ -146,6 +151,8 @@ class Queries:
             query = query.where(incident.c.rule == only.rule)
         if only.id is not None:
             query = query.where(incident.c.id == only.id)
+        if only.text is not None:
+            query = query.where(has(only.text, incident.c.subject, incident.c.rule, incident.c.summary))
         with reading(self._engine) as connection:
             rows = [dict(row) for row in connection.execute(_page(query, incident.c.id, limit, before)).mappings()]
             found = [
@@ -161,6 +168,16 @@ class Queries:
                 if one["incident"] == row["id"]
             ]
         return rows
+
+    def newest_incidents(self, nodes: Collection[str]) -> dict[str, Record]:
+        """The last incident of each of these nodes that ever had one."""
+        incident = tables.incident
+        of_nodes = (incident.c.subject_kind == SubjectKind.NODE.value) & incident.c.subject.in_(nodes)
+        last = select(func.max(incident.c.id)).where(of_nodes).group_by(incident.c.subject)
+        columns = (incident.c[name] for name in ("id", "subject", "rule", "summary", "opened_at", "closed_at"))
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(*columns).where(incident.c.id.in_(last))).mappings()
+            return {row["subject"]: dict(row) for row in rows}
 
     def evidence(self, limit: int, only: JobFilter, incident: int | None = None) -> list[Record]:
         """What the ranks of launches showed before they were ended, newest first. `only`: by job id and user id.

@@ -7,7 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Select, bindparam, insert, or_, select, union_all, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    String,
+    bindparam,
+    cast,
+    insert,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
 from understudy_controlplane.fleet.audit import AuditEntry
 from understudy_controlplane.fleet.decision import Decision
@@ -26,7 +39,7 @@ from understudy_controlplane.fleet.recovery import (
     job_of,
 )
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import ID_MAX, check_term, reading
+from understudy_controlplane.store.database import ID_MAX, begins, check_term, has, reading
 from understudy_controlplane.store.requests import answer
 
 _RECOVERY, _STEP = tables.recovery, tables.recovery_step
@@ -70,7 +83,7 @@ _STEPS = (
 _WRITE_STEP = update(_STEP).where(_STEP.c.recovery == bindparam("of"), _STEP.c.position == bindparam("of_position"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFilter:
     """A value of None admits all."""
 
@@ -81,6 +94,8 @@ class RecoveryFilter:
     user_id: int | None = None  # of the job that it moves
     id: int | None = None
     ids: Collection[int] | None = None
+    text: str | None = None  # part of its kind or outcome, or the beginning of its job's id
+    naming: Collection[str] = ()  # or its plan names one of these nodes, where there is a text
 
 
 ALL_RECOVERIES = RecoveryFilter()
@@ -125,6 +140,10 @@ class RecoveryStore:
             query = query.where(table.c.id.in_(only.ids))
         if only.user_id is not None:
             query = query.where(table.c.job.in_(select(tables.job.c.id).where(tables.job.c.user_id == only.user_id)))
+        if only.text is not None:
+            of_jobs = table.c.job.in_(select(tables.job.c.id).where(begins(only.text, tables.job.c.job_id)))
+            named = (cast(table.c.plan, String).contains(f'"{name}"', autoescape=True) for name in only.naming)
+            query = query.where(or_(has(only.text, table.c.kind, table.c.outcome), of_jobs, *named))
         if only.node is not None:
             decision = tables.decision
             query = query.where(table.c.id.in_(select(decision.c.recovery).where(decision.c.subject == only.node)))
@@ -154,10 +173,14 @@ class RecoveryStore:
     # Each returns the step as it is now: the runner need not read the recovery again.
 
     def intend(self, recovery: int, step: RecoveryStep, now: float) -> RecoveryStep:
-        """Before the effect. The attempt counts from here on, whatever its outcome."""
+        """Before the effect. The attempt counts from here on, unless it is taken back."""
         return self._write(
             recovery, replace(step, status=StepStatus.INTENDED, attempts=step.attempts + 1, intended_at=now)
         )
+
+    def take_back(self, recovery: int, before: RecoveryStep) -> RecoveryStep:
+        """Nothing of the effect was begun: the step is as it was before."""
+        return self._write(recovery, before)
 
     def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> RecoveryStep:
         """After the effect was read back."""

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, and_, exists, func, insert, select, update
 
 from understudy_controlplane.fleet.audit import AuditEntry
-from understudy_controlplane.fleet.decision import Action
+from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import (
     BY_CONTROL_PLANE,
@@ -73,7 +73,7 @@ _TIMED_HOLDS = (
     .order_by(_REQUEST.c.id)
 )
 _BREAKER_OPENED = (
-    select(_DECISION.c.at, _DECISION.c.reason)
+    select(_DECISION.c.at, _DECISION.c.reason, _DECISION.c.because)
     .where(_DECISION.c.action == Action.OPEN_BREAKER.value)
     .order_by(_DECISION.c.id.desc())
     .limit(1)
@@ -101,7 +101,7 @@ class RequestStore:
                 [_request(row) for row in connection.execute(_WAITING)],
                 [_request(row) for row in connection.execute(_LASTING)],
                 [TimedHold(_request(row), NodeState(row.from_state)) for row in connection.execute(_TIMED_HOLDS)],
-                *(() if opened is None else (opened.at, opened.reason)),
+                *(() if opened is None else (opened.at, opened.reason, opened.because == Because.OTHER_LEADER.value)),
             )
 
     def ask(self, verb: Verb, subject: str, reason: str, by: str, now: float) -> int:

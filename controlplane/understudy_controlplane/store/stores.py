@@ -15,6 +15,7 @@ from understudy_controlplane.store.fleet import FleetStore
 from understudy_controlplane.store.gpus import GpuStore
 from understudy_controlplane.store.incidents import IncidentStore
 from understudy_controlplane.store.journal import Journal
+from understudy_controlplane.store.kept_nodes import KeptNodes
 from understudy_controlplane.store.launches import LaunchStore
 from understudy_controlplane.store.lemons import LemonStore
 from understudy_controlplane.store.notices import NoticeStore
@@ -35,6 +36,7 @@ class Stores:
     launches: LaunchStore
     lemons: LemonStore
     fleet: FleetStore
+    kept_nodes: KeptNodes  # the loop's thread alone asks it
     journal: Journal
     incidents: IncidentStore
     recoveries: RecoveryStore
@@ -56,6 +58,7 @@ class Stores:
             launches=LaunchStore(engine),
             lemons=LemonStore(engine),
             fleet=FleetStore(engine),
+            kept_nodes=KeptNodes(engine),
             journal=Journal(engine),
             incidents=IncidentStore(engine),
             recoveries=RecoveryStore(engine),

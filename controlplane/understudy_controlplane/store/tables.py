@@ -44,6 +44,7 @@ node = Table(
     Column("since", Double, nullable=False),
     Column("table_row", Number, nullable=False),
     Column("cleared_at", Double, nullable=False),
+    Column("vouched_at", Double, nullable=False, server_default="0"),
     Column("drained_at", Double),
     Column("drain_reason", Text, nullable=False, default=""),
     Column("drain_user", Text, nullable=False, server_default=""),
@@ -741,4 +742,5 @@ holder = Table(
     Column("term", Number, nullable=False),  # of the control plane that leads; each that takes over has a higher one
     Column("renewed_at", Double),  # the database's clock; null: it gave the lead up
     Column("url", String(255), nullable=False),
+    Column("installation", String(32), nullable=False),  # made at random with the database, the same in each copy
 )

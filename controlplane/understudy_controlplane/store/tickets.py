@@ -32,13 +32,37 @@ class TicketStore:
         with reading(self._engine) as connection:
             return connection.execute(select(table.c.id).where(table.c.label == label)).first() is not None
 
+    def unanswered(self, after: int) -> dict[str, Any] | None:
+        """The oldest with a number above `after` for which the provider is to be asked, and that has no answer."""
+        table = tables.ticket
+        of_provider = [table.c.body["provider", name].as_string() for name in ("asked", "ticket", "error")]
+        waits = (table.c.id > after, of_provider[0].is_not(None), of_provider[1].is_(None), of_provider[2].is_(None))
+        with reading(self._engine) as connection:
+            row = connection.execute(select(table).where(*waits).order_by(table.c.id).limit(1)).mappings().first()
+        return dict(row) if row is not None else None
+
+    def answer(self, number: int, of_provider: Json) -> None:
+        """What the provider has answered, or why it was not asked, becomes part of the ticket."""
+        table = tables.ticket
+        this = table.c.id == number
+        with self._engine.begin() as connection:
+            body = connection.execute(select(table.c.body).where(this)).scalar_one_or_none()
+            if body is not None:
+                connection.execute(update(table).where(this).values(body={**body, "provider": of_provider}))
+
     def open_tickets(self) -> tuple[float, ...]:
         """When each was opened."""
         with reading(self._engine) as connection:
             return tuple(row.opened_at for row in connection.execute(_OPEN))
 
     def tickets(
-        self, limit: int, before: int = ID_MAX, *, is_open: bool | None = None, number: int | None = None
+        self,
+        limit: int,
+        before: int = ID_MAX,
+        *,
+        is_open: bool | None = None,
+        number: int | None = None,
+        node: str | None = None,
     ) -> list[dict[str, Any]]:
         """Newest first."""
         table = tables.ticket
@@ -47,6 +71,8 @@ class TicketStore:
             query = query.where(table.c.closed_at.is_(None) if is_open else table.c.closed_at.is_not(None))
         if number is not None:
             query = query.where(table.c.id == number)
+        if node is not None:
+            query = query.where(table.c.node == node)
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(table.c.id.desc()).limit(limit)).mappings()
             return [dict(row) for row in rows]

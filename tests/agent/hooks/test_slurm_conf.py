@@ -86,14 +86,14 @@ def test_comments_continued_lines_quotes_and_includes_are_read_as_slurm_reads_th
 
 def test_a_continued_line_and_one_in_an_included_file_are_set_aside_whole(tmp_path: Path) -> None:
     (tmp_path / "site.conf").write_text("HealthCheckProgram=/usr/sbin/nhc")
-    before = conf(tmp_path, "Prolog=/site/\\\n prolog\nProlog=/site/\\\nprolog\ninclude site.conf\n")
+    before = conf(tmp_path, "Prolog=/site/\\\nprolog\nProlog=/site/\\\nprolog\ninclude site.conf\n")
     changed = merged(before, HOOKS)
     assert "".join(changed[tmp_path / "site.conf"]) == (
         "#understudy: HealthCheckProgram=/usr/sbin/nhc\n"
         f"HealthCheckProgram={HOOKS}/health_check_with_site # understudy\n"
     )
     assert "".join(changed[tmp_path / "slurm.conf"]).startswith(
-        "#understudy: Prolog=/site/\\\n#understudy:  prolog\n#understudy: Prolog=/site/\\\n#understudy: prolog\n"
+        "#understudy: Prolog=/site/\\\n#understudy: prolog\n#understudy: Prolog=/site/\\\n#understudy: prolog\n"
         f"Prolog={HOOKS}/prolog_with_site # understudy\ninclude site.conf\n"
     )
 
@@ -140,6 +140,57 @@ def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
         conf(tmp_path, "include nowhere\n")
     with pytest.raises(SlurmConfError, match="let it call /etc/slurm/understudy/prolog itself"):
         site_scripts(conf(tmp_path, 'Prolog="/site/a b"\n'), HOOKS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (" include site.conf\n", r"slurm.conf:1: Slurm refuses slurm.conf because of 'include site.conf'"),
+        ("Prolog /site/prolog\n", "slurm.conf:1: Slurm refuses"),
+        ("#c\nProlog=/a Epilog=/b\n", "slurm.conf:2: Slurm refuses slurm.conf because of 'Epilog=/b'"),
+        ("Prolog=\n", "slurm.conf:1: Slurm refuses"),
+        ("\ufeffProlog=/a\n", "slurm.conf:1: Slurm refuses"),
+        ("Prolog\u00a0= /a\n", "slurm.conf:1: Slurm refuses"),
+        ("Include site.conf other.conf\n", "slurm.conf:1: Slurm refuses slurm.conf because of 'other.conf'"),
+        ("Include conf.d/*.conf\n", "slurm.conf:1: Slurm does not include files by a pattern; name each file"),
+        ("Include %c.conf\nClusterName=c\n", "slurm.conf:1: %c is not known here; write ClusterName above this line"),
+        ("Include nowhere\n", "nowhere cannot be read: No such file or directory; correct .*slurm.conf:1"),
+        ("Include link.conf\nInclude site.conf\n", "is included twice"),
+        ("Prolog=/a\0\n", "NUL"),
+        ('PrologFlags="Serial, X"\n', "write them with commas alone"),
+    ],
+)
+def test_what_slurm_would_refuse_or_a_merge_cannot_follow_is_named_with_its_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "site.conf").write_text("")
+    (tmp_path / "link.conf").symlink_to("site.conf")
+    with pytest.raises(SlurmConfError, match=message):
+        merged(conf(tmp_path, text), HOOKS)
+
+
+def test_an_include_may_name_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "big.conf").write_text("Prolog=/site/prolog\n")
+    assert [
+        line.value for line in conf(tmp_path, "ClusterName=Big\nINCLUDE\t%c.conf # included\n").active("Prolog")
+    ] == ["/site/prolog"]
+
+
+def test_a_backslash_that_ends_the_file_does_not_swallow_the_lines_of_the_hooks(tmp_path: Path) -> None:
+    """Slurm joins such a line with the next one."""
+    result = merge(tmp_path, "ClusterName=c\nDebugFlags=Gres \\")
+    assert "\nDebugFlags=Gres \\\n\nProlog=" in result
+
+
+def test_a_line_that_was_set_aside_ends_where_slurm_ends_it(tmp_path: Path) -> None:
+    """A person has taken the mark from the second line, or has put it there."""
+    text = "#understudy: Prolog=/site/\\\nEpilog=/b\nTaskProlog=/c\\\n#understudy: /d\n"
+    lines = conf(tmp_path, text).lines
+    assert [(line.key, line.value, line.set_aside) for line in lines] == [
+        ("Prolog", "/site/", True),
+        ("Epilog", "/b", False),
+        ("TaskProlog", "/c", False),
+    ]
 
 
 def test_an_editor_finds_the_file_as_it_was_by_the_command_of_the_page(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 `python -m tests.bench.launcher [NODES ...]`, with `--no-rivals` without torchrun and NVRx, whose rendezvous does the
 same with 64 agents, twice as many, and so on, until it needs more than a minute.
 
-For each size: from the first seat's connection until the last one was ordered to start its ranks; a pass of the loop,
-also without the time in which it waits for a processor, and the share of a core while the gang runs; from the loss of a
-node until the last seat of the next launch is ordered to start; memory. The simulated seats take a core of their own.
+For each size: from the first seat's connection until the last one was ordered to start its ranks, and the launcher's
+processor time until then, with the start of Python; a pass of the loop, also without the time in which it waits for a
+processor, and the share of a core while the gang runs; from the loss of a node until the last seat of the next launch
+is ordered to start; memory. The simulated seats take a core of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import PYTHON_PATH
+from tests.bench.processor import spent
 from tests.bench.recovery.environment import make_nvrx
 from tests.bench.result import result, write
 
@@ -106,15 +108,16 @@ class Gang:
         self.output.close()
 
 
-def measure(nodes: int) -> dict[str, float]:
+def measure(nodes: int, steady_seconds: float = STEADY_SECONDS) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         gang = Gang(Path(folder), nodes)
         try:
             gang.wait_for(lambda: gang.notes("go"), SECONDS_MAX, "every seat is ordered to start its ranks")
+            computed = spent(int((Path(folder) / "launcher.pid").read_text()))
             began = gang.notes("go")[0]
             gang.wait_for(gang.has_standbys, SECONDS_MAX, "every node has a standby")
             starting = gang.turns()
-            time.sleep(STEADY_SECONDS)
+            time.sleep(steady_seconds)
             steady = gang.turns()
             os.kill(int((Path(folder) / "step.0").read_text()), signal.SIGUSR1)
             gang.wait_for(lambda: len(gang.notes("go")) > 1, SECONDS_MAX, "the next launch begins")
@@ -124,6 +127,7 @@ def measure(nodes: int) -> dict[str, float]:
             gang.close()
     return {
         "start_seconds": began["at"] - began["first_at"],
+        "start_processor_seconds": computed,
         "turn_milliseconds": 1000 * steady["p99"],
         "turn_computing_milliseconds": 1000 * steady["computed_p99"],
         "slowest_turn_milliseconds": 1000 * max(*starting["slowest"], *swap["slowest"]),

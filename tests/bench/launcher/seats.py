@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from understudy_controlplane.fleet.hostlist import expand
+from understudy_controlplane.hostlist import expand
 from understudy_launcher.protocol import (
     BEAT,
     BEAT_SECONDS,

@@ -112,6 +112,16 @@ CONTROL_PLANE: tuple[Metric[Source], ...] = (
         one(lambda s: not s.pulse.config_problems),
     ),
     Metric("loop_age_seconds", "Time since the last tick ended.", one(lambda s: s.now - s.pulse.last_tick_at)),
+    Metric(
+        "lead_age_seconds",
+        "Time since this control plane took the lead. On PostgreSQL alone.",
+        one(lambda s: s.now - s.pulse.leading.since if s.pulse.leading else None),
+    ),
+    Metric(
+        "standbys",
+        "Control planes that stand by. On PostgreSQL alone.",
+        one(lambda s: len(s.pulse.leading.standbys) if s.pulse.leading else None),
+    ),
     _counter("loop_ticks_total", "Ticks that ended.", lambda s: s.pulse.ticks_total),
     _counter(
         "loop_errors_total", "Ticks, detectors, recoveries and transitions that failed.", lambda s: s.pulse.errors_total

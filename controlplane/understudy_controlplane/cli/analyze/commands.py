@@ -59,3 +59,38 @@ def analyze_steps(file: str, config: Path, as_json: bool) -> None:
     except step_times.AnalyzeError as error:
         fail(str(error), Exit.USAGE)
     show(analysis.as_record(file, policy), as_json, lambda _: step_times.lines(analysis))
+
+
+@analyze.command("hang")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@json_option
+def analyze_hang(files: tuple[Path, ...], as_json: bool) -> None:
+    """Find the ranks that held up a gang, from files of PyTorch's flight recorder, as the control plane would.
+
+    FILES are those of all ranks, or their folder: what PyTorch's watchdog wrote after a time-out, to the path in
+    TORCH_FR_DUMP_TEMP_FILE (before: TORCH_NCCL_DEBUG_INFO_TEMP_FILE) followed by the rank.
+    """
+    from understudy_controlplane.cli.analyze import recorder_files
+
+    try:
+        analysis = recorder_files.analyze_hang(files)
+    except recorder_files.RecorderFileError as error:
+        fail(str(error), Exit.USAGE)
+    show(analysis.as_record(), as_json, lambda _: recorder_files.lines(analysis))
+
+
+@analyze.command("collectives")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@json_option
+def analyze_collectives(files: tuple[Path, ...], as_json: bool) -> None:
+    """Find communicators that are slower than their peers, from files of NCCL Inspector.
+
+    FILES are those of all processes, or their folder, NCCL_INSPECTOR_DUMP_DIR. A slow rail, node or pair is named.
+    """
+    from understudy_controlplane.cli.analyze import inspector_files
+
+    try:
+        analysis = inspector_files.analyze_collectives(files)
+    except inspector_files.InspectorFileError as error:
+        fail(str(error), Exit.USAGE)
+    show(analysis.as_record(), as_json, lambda _: inspector_files.lines(analysis))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_controlplane.cli.analyze.input_file import text_of
-from understudy_controlplane.fleet.hostlist import HostListError, expand
+from understudy_controlplane.hostlist import HostListError, expand
 
 LINE_CHARACTERS_MAX = 65_536
 """A longer line is read in pieces of this size."""

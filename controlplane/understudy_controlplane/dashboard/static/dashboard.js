@@ -38,6 +38,12 @@ byId("theme")?.addEventListener("click", () => {
   try { localStorage.setItem("theme", document.documentElement.dataset.theme) } catch { /* it is not remembered */ }
 })
 
+byId("log-out")?.addEventListener("click", async () => {
+  const ended = await fetch(`${root}v1/session`, { method: "DELETE", headers: { "Content-Type": "application/json" } }).catch(() => null)
+  if (ended?.ok || ended?.status === 401) location.href = `${root}login`
+  else tell("stale", "not logged out")
+})
+
 // Live updates.
 const link = byId("link")
 let seen = Number(main?.dataset.at || 0), heardAt = Date.now(), source = null, wait = 500
@@ -63,7 +69,7 @@ const replace = (id, html) => {
   part.querySelectorAll("details").forEach((one, number) => { one.open = open[number] || false })
   tellAges(part)
   if (key) part.querySelector(key)?.focus()
-  if (!first && !part.classList.contains("strip")) {
+  if (!first && id !== "status") {
     part.classList.remove("changed"); void part.offsetWidth; part.classList.add("changed")
   }
 }
@@ -77,7 +83,7 @@ const shownNow = () => {
   reach()
 }
 const listen = () => {
-  const query = new URLSearchParams({ page: main.dataset.path, by: main.dataset.by, layout: main.dataset.layout, seen })
+  const query = new URLSearchParams({ ...Object.fromEntries(new URLSearchParams(location.search)), page: main.dataset.path, layout: main.dataset.layout, seen })
   source = new EventSource(`${root}dashboard/live?${query}`)
   const heard = () => { heardAt = Date.now(); wait = 500 }
   source.addEventListener("hello", heard)

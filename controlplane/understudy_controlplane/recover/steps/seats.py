@@ -129,5 +129,5 @@ SEATED = (StepName.HOLD_SEATS, StepName.TAKE_SPARES, StepName.BIND_JOB)
 
 HOLD_SEATS = Step(StepName.HOLD_SEATS, observe_held, hold)
 BIND_JOB = Step(StepName.BIND_JOB, observe_bound, bind, needs=(StepName.HOLD_SEATS,))
-RELEASE_SEATS = Step(StepName.RELEASE_SEATS, observe_released, release)
+RELEASE_SEATS = Step(StepName.RELEASE_SEATS, observe_released, release, needs=(StepName.START_JOB,))
 DELETE_SEATS = Step(StepName.DELETE_SEATS, observe_deleted, delete)

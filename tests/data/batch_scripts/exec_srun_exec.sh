@@ -1,0 +1,7 @@
+#!/bin/bash
+#SBATCH --job-name=llm
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+#SBATCH --requeue --comment=understudy
+
+exec srun apptainer exec image.sif python train.py

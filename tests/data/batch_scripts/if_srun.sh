@@ -1,0 +1,14 @@
+#!/bin/bash
+#SBATCH --job-name=llm
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --time=24:00:00
+#SBATCH --requeue --comment=understudy
+
+if srun python train.py; then
+  echo done
+else
+  echo failed
+  exit 1
+fi

@@ -1,0 +1,7 @@
+#!/bin/bash
+#SBATCH --job-name=llm
+#SBATCH --nodes=5
+#SBATCH --gpus-per-node=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@120
+understudy run --nodes 4 -- python train.py

@@ -1,0 +1,10 @@
+#!/bin/bash
+#SBATCH --job-name=llm
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --time=24:00:00
+#SBATCH --requeue --comment=understudy
+
+timeout 23h srun python train.py
+[ $? -eq 124 ] && scontrol requeue $SLURM_JOB_ID

@@ -1,0 +1,12 @@
+#!/bin/bash
+#SBATCH --job-name=llm
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --time=24:00:00
+#SBATCH --requeue --comment=understudy
+
+srun ./run_rank.sh
+rc=$?
+echo "ended with $rc"
+exit $rc

@@ -1,0 +1,160 @@
+"""What `understudy check-job` says of lines that cannot run twice, or do something else the second time."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from understudy_launcher.batch_script import Finding
+from understudy_launcher.check_job import check, fixed
+
+HEAD = "#!/bin/bash\n#SBATCH -N 4 -J llm --comment=understudy --requeue\n"
+TRAIN = "srun python train.py --output-dir runs/a"
+END = " && exit 0\nsleep 60\nexit 1\n"
+FIRST = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || '
+
+
+def script(before: str = "", train: str = TRAIN) -> str:
+    return f"{HEAD}{before}\n{train}{END}"
+
+
+def found(text: str) -> list[Finding]:
+    """Findings but for the notes about a warning and `understudy run`, which every such script gets."""
+    return [one for one in check(text) if not one.text.startswith(("no warning comes", "it takes the pool of spares"))]
+
+
+PROBLEMS = [
+    ("rm -rf checkpoints", TRAIN, "deletes checkpoints", f"{FIRST}rm -rf checkpoints"),
+    ("rm -rf runs/a", TRAIN, "deletes runs/a", f"{FIRST}rm -rf runs/a"),
+    ("rm -rf runs/*", TRAIN, "deletes runs/*", f"{FIRST}rm -rf runs/*"),
+    ("OUT=runs/a\nrm -rf $OUT", TRAIN, "deletes $OUT", f"OUT=runs/a\n{FIRST}rm -rf $OUT"),
+    ("cd /data && rm -rf ckpt", TRAIN, "deletes ckpt", None),
+    ("trap 'rm -rf ckpt' EXIT", TRAIN, "deletes ckpt", None),
+    ("mv checkpoints old", TRAIN, "moves checkpoints", f"{FIRST}mv checkpoints old"),
+    ("set -e\nmkdir logs", TRAIN, "`mkdir` fails and the script ends", "set -e\nmkdir -p logs"),
+    ("mkdir logs && cd logs", TRAIN, "what stands behind it does not run", "mkdir -p logs && cd logs"),
+    ("mkdir logs || exit 1", TRAIN, "`mkdir` fails", None),
+    ("set -e\nln -s /data data", TRAIN, "the link exists", "set -e\nln -sfn /data data"),
+    ("set -e\nrm old.txt", TRAIN, "the file is gone", "set -e\nrm -f old.txt"),
+    ("set -e\nmv a b", TRAIN, "the file is gone", None),
+    ("set -e\ngit clone https://host/repo", TRAIN, "the folder exists", None),
+    ("set -e\nenroot create image.sqsh", TRAIN, "the container exists", "set -e\nenroot create --force image.sqsh"),
+    ("", f"{TRAIN} --overwrite_output_dir", "begins at step 0", None),
+    ("", "srun python train.py --output-dir runs/$(date +%s)", "another name at each start", None),
+    ("OUT=runs/$(date +%F_%T)", "srun python train.py --out_dir=$OUT", "another name at each start", None),
+    ("export MASTER_ADDR=node17", TRAIN, "node17 may not be a node", None),
+    ("hostname >> hosts", "srun python train.py --hosts hosts", "adds to hosts", None),
+]
+
+
+@pytest.mark.parametrize(("before", "train", "words", "mended"), PROBLEMS, ids=[one[2] + one[0] for one in PROBLEMS])
+def test_a_line_that_spoils_the_restart_is_a_problem(before: str, train: str, words: str, mended: str | None) -> None:
+    [one] = found(script(before, train))
+    assert one.is_problem and words in one.text
+    expected = script(before, train) if mended is None else script(mended, train)
+    assert fixed(script(before, train)) == expected
+    assert bool(found(fixed(script(before, train)))) == (mended is None)
+
+
+NOTES = [
+    ("", f"{TRAIN} | tee train.log", "set -o pipefail\n" + f"{TRAIN} | tee -a train.log"),
+    ("", f"{TRAIN} > train.log 2>&1", f"{TRAIN} >> train.log 2>&1"),
+    ("", f"{TRAIN} &> train.log", f"{TRAIN} &>> train.log"),
+    ("", "srun -o train.log python train.py", "srun --open-mode=append -o train.log python train.py"),
+]
+
+
+@pytest.mark.parametrize(("before", "train", "mended"), NOTES, ids=[one[1] for one in NOTES])
+def test_output_of_earlier_starts_is_kept(before: str, train: str, mended: str) -> None:
+    assert any("output of earlier ones is lost" in one.text for one in found(script(before, train)))
+    assert fixed(script(before, train)) == script(before, mended)
+    assert found(script(before, mended)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set -e\n" + "".join(f"mkdir d{one}\n" for one in range(10_000)) + TRAIN,
+        f"{TRAIN}\n" * 2_000,
+    ],
+    ids=["commands", "trainings"],
+)
+def test_a_long_script_is_read_as_fast_as_its_lines_are_split(text: str) -> None:
+    begun = time.thread_time()
+    for line in text.splitlines():
+        shlex.split(line, comments=True)
+    split = time.thread_time() - begun
+    assert list(check(text))
+    assert time.thread_time() - begun < 40 * split
+
+
+def test_a_job_that_is_submitted_at_each_start_is_noted() -> None:
+    [one] = found(script("sbatch next.sh"))
+    assert not one.is_problem
+    assert fixed(script("sbatch next.sh")) == script(f"{FIRST}sbatch next.sh")
+
+
+@pytest.mark.parametrize(
+    ("before", "train"),
+    [
+        (f"{FIRST}rm -rf checkpoints", TRAIN),
+        ('if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then\n  rm -rf checkpoints\nfi', TRAIN),
+        ("rm -rf /tmp/ckpt-cache checkpoints/*.tmp $TMPDIR/checkpoint", TRAIN),
+        ("rm -rf build", TRAIN),
+        ("set -e\nmkdir -p logs\nln -sf a b\nrm -f a", TRAIN),
+        ("mkdir logs", TRAIN),
+        ("set -e\n[ -d logs ] || mkdir logs\n[ ! -d a ] && mkdir a", TRAIN),
+        ("set -e\nif [ ! -d logs ]; then\n  mkdir logs\nfi", TRAIN),
+        ("set -e\nrm -rf stage\nmkdir stage", TRAIN),
+        ("set -e\nmkdir run-$(date +%s)", TRAIN),
+        ("set -e\ncat > conf.new <<END\na\nEND\nmv conf.new conf", TRAIN),
+        ("echo a | tee conf.yaml\ncat > hosts <<END\nn1\nEND", TRAIN),
+        ("rm -f hosts\nhostname >> hosts", "srun python train.py --hosts hosts"),
+        ("export MASTER_ADDR=$(hostname)\nexport MASTER_ADDR=127.0.0.1", TRAIN),
+        ("echo 'rm -rf checkpoints'", TRAIN),
+        ("", f"{TRAIN} --log-dir logs/$(date +%s)"),
+        ("", f"{TRAIN} | tee -a train.log || false".replace("srun", "set -o pipefail\nsrun")),
+        ("", f"{TRAIN} 2>/dev/null >> log"),
+        ("", f"{TRAIN} --expert $RANDOM".replace("srun", "srun --export=ALL,SEED=$RANDOM --output=log-$(date +%s)")),
+        ("", f"{TRAIN} > log.${{SLURM_RESTART_COUNT}}"),
+        ("", f"{TRAIN} && rm -rf checkpoints"),
+    ],
+)
+def test_what_can_run_twice_is_not_named(before: str, train: str) -> None:
+    assert found(script(before, train)) == []
+
+
+def test_a_script_with_the_launcher_starts_again_as_well() -> None:
+    launcher = HEAD.replace("--requeue", "--requeue --no-kill") + "rm -rf ckpt\n"
+    [one] = [one for one in check(launcher + "exec understudy run --nodes 3 -- python train.py\n") if one.is_problem]
+    assert one.line == 3 and "deletes ckpt" in one.text
+
+
+@pytest.mark.integration
+def test_a_mended_script_keeps_its_checkpoints_when_it_starts_again(tmp_path: Path) -> None:
+    """bash runs both; a rank fails at each start."""
+    (tmp_path / "srun").write_text("#!/bin/sh\nmkdir -p checkpoints\necho ran >> checkpoints/log\necho out\nexit 1\n")
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    for name in ("srun", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    before = "set -e -o pipefail\nrm -rf checkpoints\nmkdir logs\n"
+    train = "srun python train.py 2>&1 | tee logs/train.log"
+    for text, starts in ((script(before, train), 0), (fixed(script(before, train)), 2)):
+        (tmp_path / "job.sh").write_text(text)
+        subprocess.run(["rm", "-rf", "checkpoints", "logs"], cwd=tmp_path, check=True)
+        for count in ("", "1"):
+            environment = {
+                **os.environ,
+                "PATH": f"{tmp_path}:{os.environ['PATH']}",
+                "SLURM_RESTART_COUNT": count or "0",
+            }
+            subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environment, check=False, timeout=30)
+        assert (tmp_path / "checkpoints" / "log").exists() == bool(starts)
+        if starts:
+            assert (tmp_path / "checkpoints" / "log").read_text() == "ran\n" * starts
+            assert (tmp_path / "logs" / "train.log").read_text() == "out\n" * starts

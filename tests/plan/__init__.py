@@ -1,0 +1,1 @@
+"""What a plan says, held against what was published and against the simulator."""

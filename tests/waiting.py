@@ -1,0 +1,30 @@
+"""Waits for what other threads and processes do. A test that waits here promises no time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS = 60.0
+"""What takes an instant on a quiet machine may take seconds beside other tests. A wait that ends so late is a hang."""
+
+
+def wait_until(
+    condition: Callable[[], Result], what: str | Callable[[], str] = "", seconds: float = PATIENCE_SECONDS
+) -> Result:
+    """The first true result of `condition`. `what` says what was waited for, or shows why it did not come."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
+        time.sleep(0.01)
+    return result
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - other threads and processes change it
+            await asyncio.sleep(0.005)
