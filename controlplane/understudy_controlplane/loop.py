@@ -190,6 +190,8 @@ class Loop:
             self._missed_reports = False
             self.observer.begin()
             self._forget_reports()
+        if self.refuses_nodes():
+            raise StoreError("the database does not confirm that this control plane leads: it hears and judges no node")
         begun = self._clock.now()
         self._look_at_tickets(begun)
         snapshot, findings, decisions, beside = self._judge(self._age_max_seconds(recovering))
@@ -200,6 +202,8 @@ class Loop:
         if any(one.plan for one in decisions) and (snapshot.slurm.read_at or 0.0) < begun:
             # About to act: on Slurm as it is now, not as it was a moment before. A gang may have started meanwhile.
             snapshot, findings, decisions, beside = self._judge(0.0)
+        if self._missed_reports:  # this round waited for the database, and took the nodes it refused for silent
+            return recovering
         self.pulse.last_error = ""
         self._do_periodic(snapshot, findings)
         recorded = self._record(decisions, findings, snapshot, beside.endings)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
@@ -25,8 +26,9 @@ from understudy_controlplane.access.tokens import LOOK_UPS_WAITING_MAX, Tokens, 
 from understudy_controlplane.api.openapi import describe
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.fleet.identity import Permission, Role, roles_with
+from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.serve import server_of
-from understudy_controlplane.store.database import Engine, open_database
+from understudy_controlplane.store.database import Engine, StoreError, open_database
 from understudy_controlplane.store.database_lock import Alone
 from understudy_controlplane.store.tokens import TokenStore
 
@@ -131,7 +133,9 @@ def test_a_leader_that_is_cut_off_sends_agents_and_launchers_to_the_next_one(dat
         stranger = client.post("/v1/reports", content=report, headers={"Authorization": "Bearer unknown"})
         assert stranger.status_code == 401, "no stranger learns that it is cut off"
         assert client.get("/v1/nodes", headers=bearer(Role.VIEWER)).status_code == 200
-        own_plane.loop.tick()
+        clock.at += 60.0
+        with pytest.raises(StoreError, match="hears and judges no node"):
+            own_plane.loop.tick()
         assert own_plane.telemetry.latest("n1") is not None
         lead.cut_off = False
         own_plane.loop.tick()
@@ -139,6 +143,48 @@ def test_a_leader_that_is_cut_off_sends_agents_and_launchers_to_the_next_one(dat
         assert statuses() == [200, 400, 404]
         own_plane.loop.tick()
         assert own_plane.telemetry.latest("n1") is not None
+
+
+def test_a_round_that_waits_for_the_database_takes_no_refused_node_for_silent(database: str, clock: SetClock) -> None:
+    """It looks at the nodes late: the reports of the last seconds were refused, and the database answers again."""
+    lead, names = CutOff(), ["n1", "n2", "n3", "n4"]
+    config = b.config(mode="act", server={"database": with_tokens(database, names)})
+    outside = Outside(VirtualSlurm(names), lambda _node: True, clock, lead=lead)
+    with closing(compose(config, outside)) as own_plane:
+        client, loop = TestClient(own_plane.app), own_plane.loop
+
+        def report() -> set[int]:
+            return {
+                client.post(
+                    "/v1/reports",
+                    content=msgspec.json.encode(b.report(name, sent_at=clock.at)),
+                    headers=bearer(Role.NODE, name),
+                ).status_code
+                for name in names
+            }
+
+        def wait_for_database() -> None:
+            lead.cut_off = True
+            assert report() == {503}
+            clock.at += 20.0
+            lead.cut_off = False
+
+        loop.tick()
+        assert report() == {200}
+        loop.tick()
+        read, waits = loop.observer.read_slurm, iter([wait_for_database])
+
+        def read_late(age_max_seconds: float) -> SlurmView | None:
+            next(waits, lambda: None)()
+            return read(age_max_seconds)
+
+        with mock.patch.object(loop.observer, "read_slurm", read_late):
+            loop.tick()
+        assert client.get("/v1/incidents", headers=bearer(Role.VIEWER)).json()["items"] == []
+        loop.tick()
+        assert report() == {200}
+        loop.tick()
+        assert client.get("/v1/incidents", headers=bearer(Role.VIEWER)).json()["items"] == []
 
 
 def test_a_leader_that_may_change_nothing_shows_why(database: str, clock: SetClock) -> None:
