@@ -108,7 +108,7 @@ hardware: setup-check
 	@$(RUN) -m tests.hardware
 
 docs: setup-check
-	@$(RUN) docs/generate.py
+	@$(RUN) -m docs.generate
 
 # The documents as a site, in build/site. A link that leads nowhere is an error.
 site: setup-check

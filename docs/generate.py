@@ -14,6 +14,8 @@ import msgspec
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from tests.slurm.printed import VERSIONS as SLURMS
+from tests.world import input_kinds
 from understudy_agent.commands import EXIT_CODES, GROUPS
 from understudy_agent.config import Config as AgentConfig
 from understudy_agent.config import KeeperConfig
@@ -855,7 +857,33 @@ def _fault_trace(trace: dict[str, Any]) -> list[str]:
     ]
 
 
+INPUTS_INTRODUCTION = """\
+What other programs print and Understudy reads: versions of which the source was read, versions of which a real output
+is a test, and what was only imagined, because neither was seen. Each input of another site is a test as well.
+`tests/data/world/KIND.toml` has the producer's source files and the public reports; KIND stands in brackets.
+"""
+
+
+def inputs() -> str:
+    lines = ["# What Understudy reads", "", GENERATED, "", *INPUTS_INTRODUCTION.splitlines()]
+    for kind in input_kinds():
+        lines += ["", f"## {kind.title} ({kind.name}, {len(kind.case)} of other sites)", ""]
+        lines += ["| input | printed by | read | recorded | only imagined |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {one.what} | {one.producer.partition(':')[0]} | {_versions(one.read)} | {_versions([*one.recorded])} "
+            f"| {one.imagined} |"
+            for one in kind.input
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _versions(versions: list[str]) -> str:
+    """Releases of Slurm that follow each other are a range."""
+    return f"{versions[0]} to {versions[-1]}" if versions == [*SLURMS] else ", ".join(versions)
+
+
 DOCUMENTS = {
+    "inputs.md": inputs,
     "signal-table.md": signal_table,
     "metrics.md": metrics,
     "cli.md": cli,

@@ -35,11 +35,16 @@ class InputKind(msgspec.Struct, forbid_unknown_fields=True):
     title: str
     input: list[Input]
     case: list[WorldCase] = []
+    name: str = ""
 
 
 WORLD = REPOSITORY / "tests" / "data" / "world"
 
 
 def input_kinds() -> list[InputKind]:
-    kinds = [msgspec.toml.decode(file.read_bytes(), type=InputKind) for file in WORLD.glob("*.toml")]
+    """One for each file in WORLD."""
+    kinds = []
+    for file in WORLD.glob("*.toml"):
+        kind = msgspec.toml.decode(file.read_bytes(), type=InputKind)
+        kinds.append(msgspec.structs.replace(kind, name=file.stem))
     return sorted(kinds, key=lambda kind: kind.title)

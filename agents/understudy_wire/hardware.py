@@ -182,7 +182,7 @@ class Stuck(WireEnum):
     KILLED = "killed"  # or exits, and has not ended
     WAITING = "waiting"  # in the kernel, without a context switch
     ZOMBIE = "zombie"  # its first thread has ended, and others have not
-    LEFT = "left"  # in the cgroup of a job of Slurm of which no slurmstepd runs on this node
+    LEFT = "left"  # in the cgroup of a job of Slurm, and older than each slurmstepd that the job has on this node
 
 
 class StuckProcess(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -196,6 +196,7 @@ class StuckProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     where: Label = ""  # function of the kernel in which it waits
     gpus: list[BusId] = []  # that it has open
     job_id: Count | None = None  # of Slurm, whose cgroup it is in
+    age_seconds: Measure | None = None  # since it began
 
 
 class PartKind(WireEnum):

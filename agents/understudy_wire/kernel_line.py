@@ -59,7 +59,7 @@ class Form(StrEnum):
     GPU_NAMED = "gpu_named"  # names the GPU that the lines after it are about
     IDENTITY = "identity"  # which UUID is at which address
     SERIAL = "serial"
-    SWITCH_DATA = "switch_data"  # follows an SXid
+    SWITCH_DATA = "switch_data"  # follows an SXid's first line, which has its name
     GSP_HISTORY = "gsp_history"  # follows an Xid 119
     OTHER = "other"
 
@@ -110,6 +110,8 @@ _SXID = re.compile(
     re.DOTALL,
 )
 _SEVERITY = re.compile(r"(Fatal|Non-fatal|Correctable)\b,?\s*(?:Link (\d{1,6}))?")
+_SEVERITY_NUMBER = re.compile(r"Severity ([01])\b")
+_SEVERITIES = ("non-fatal", "fatal")  # NVSWITCH_ERROR_SEVERITY_NONFATAL, _FATAL
 _IDENTITY = re.compile(r"NVRM: GPU at PCI:" + _BUS + r": (?P<uuid>GPU-[0-9a-fA-F-]{8,64})")
 _BOARD_SERIAL = re.compile(r"NVRM: GPU Board Serial Number: (?P<serial>\S{1,64})")
 _GPU = re.compile(
@@ -266,13 +268,14 @@ def _sxid(found: re.Match[str]) -> KernelLine:
     message = found["rest"].strip()
     severity = _SEVERITY.match(message)
     follows = severity is None and message.startswith(("Severity ", "Data {"))
+    number = _SEVERITY_NUMBER.match(message)
     return KernelLine(
         Form.SWITCH_DATA if follows else Form.SXID,
         code=int(found["code"]),
         bus_id=normal_bus_id(found["bus"]),
         message=message,
         switch=int(found["switch"]),
-        severity=severity[1].lower() if severity else "",
+        severity=severity[1].lower() if severity else _SEVERITIES[int(number[1])] if number else "",
         link=int(severity[2]) if severity and severity[2] else None,
         words=_hexadecimal(message) if follows else (),
     )

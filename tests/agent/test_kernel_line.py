@@ -115,7 +115,7 @@ SWITCH: list[tuple[str, Form, dict[str, object]]] = [
     (
         "nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 20034, Severity 1 Engine instance 30 Sub-engine instance 00",
         Form.SWITCH_DATA,
-        {"code": 20034, "severity": ""},
+        {"code": 20034, "severity": "fatal"},
     ),
     (
         "nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 20034, Data {0x00000001, 0x0000001e}",

@@ -27,7 +27,8 @@ class Machine:
         self.conf.write_text("".join(line[2:] + "\n" for line in text.splitlines() if line.startswith("# NCCL_IB_HCA")))
         self._history = PortHistory(HardwareHistory(folder / "hardware.json", "boot"), "boot")
         for device, port, adapter, link_layer, state, physical, rate, mark, _ in self.rows:
-            self._write(f"{device}/board_id", adapter)
+            if adapter != "-":
+                self._write(f"{device}/board_id", adapter)
             self._write(f"{device}/ports/{port}/link_layer", link_layer)
             self._write(f"{device}/ports/{port}/phys_state", LINES[physical])
             self._write(f"{device}/ports/{port}/state", "4: ACTIVE" if state == "ACTIVE" else "1: DOWN")
@@ -139,6 +140,12 @@ def fabric(*ports: tuple[str, str, float | None]) -> dict[str, str]:
         for number, (link_layer, adapter, gbps) in enumerate(ports)
     ]
     return {label.partition("/")[0]: role.value for label, role in roles(found, "").items()}
+
+
+def test_efa_is_for_training_beside_as_much_infiniband_that_reaches_the_nvswitches() -> None:
+    """The VPD of those adapters was never seen on AWS."""
+    found = fabric(*[("InfiniBand", "bridge", 400.0)] * 2, *[("Unknown", "", 400.0)] * 8)
+    assert [*found.values()] == ["other"] * 2 + ["training"] * 8
 
 
 UNUSED = ("InfiniBand", "VPI", None)

@@ -6,6 +6,7 @@ write SIGKILL, other threads and devices into it.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -37,9 +38,10 @@ class Proc:
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / path).write_text(text)
 
-    def stepd(self, pid: int, cgroup: str) -> None:
-        text = (RECORDED / "waiting.stat").read_text().rpartition(")")[2]
-        self.write(f"{pid}/stat", f"{pid} (slurmstepd) S{text.lstrip()[1:]}")
+    def stepd(self, pid: int, cgroup: str, later_ticks: int = 0) -> None:
+        fields = (RECORDED / "waiting.stat").read_text().rpartition(")")[2].split()
+        fields[0], fields[19] = "S", str(int(fields[19]) + later_ticks)
+        self.write(f"{pid}/stat", f"{pid} (slurmstepd) {' '.join(fields)}\n")
         self.write(f"{pid}/cgroup", f"{cgroup}\n")
 
     def ends(self, pid: int) -> None:
@@ -210,11 +212,13 @@ V2 = "0::/system.slice/slurmstepd.scope/"
 V1 = "11:devices:/slurm/uid_1000/job_77/step_0/task_0\n4:freezer:/slurm/uid_1000/job_77/step_0\n0::/\n"
 
 
-def _alive(proc: Proc, cgroup: str, stepds: dict[int, str], user: int = 1000) -> list[StuckProcess]:
+def _alive(
+    proc: Proc, cgroup: str, stepds: dict[int, str], user: int = 1000, later_ticks: int = 0
+) -> list[StuckProcess]:
     """What four minutes of readings show of a process with a GPU that waits for its next work."""
     proc.ends(5000)
     for pid, of in stepds.items():
-        proc.stepd(pid, of)
+        proc.stepd(pid, of, later_ticks)
     proc.thread(state="S")
     proc.write(f"{PID}/cgroup", f"{cgroup}\n")
     status = f"{PID}/status"
@@ -278,6 +282,18 @@ def test_a_process_that_ends_soon_after_its_job_is_not_left_behind(proc: Proc) -
     proc.ends(5000)
     assert proc.read(90) == []
     assert [one.why for one in proc.read(30)] == [Stuck.LEFT]
+
+
+@pytest.mark.parametrize("folder", ["job_77", "sEKNKTV3WPV500"])
+def test_a_process_older_than_each_slurmstepd_of_its_job_is_of_an_earlier_attempt(proc: Proc, folder: str) -> None:
+    """A step's processes are younger than its slurmstepd, also where another step of the job begins later."""
+    cgroup = f"{V2}{folder}/step_0/user/task_0"
+    started = int((RECORDED / "waiting.stat").read_text().rpartition(")")[2].split()[19])
+    proc.write("uptime", f"{started / os.sysconf('SC_CLK_TCK') + 5000.0} 0.00\n")
+    (found,) = _alive(proc, cgroup, {5000: f"{V2}{folder}/step_0/slurm"}, later_ticks=100)
+    assert (found.why, found.age_seconds) == (Stuck.LEFT, 5000.0)
+    proc.stepd(5001, f"{V2}{folder}/step_extern/slurm")
+    assert proc.read(240) == []
 
 
 def test_a_later_process_of_the_same_number_is_another_one(proc: Proc) -> None:

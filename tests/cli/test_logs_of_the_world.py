@@ -201,7 +201,7 @@ def test_two_errors_a_day_apart_are_two_bursts_in_every_language(language: str) 
         ("journal_trace.log", {"nixos": ["xid.16", "xid.8", "xid.32"]}),
         ("syslog_blank_line.log", {"desktop": ["xid.79", "gpu.lost"]}),
         ("syslog_harmless.log", {}),
-        ("talos_nvswitch.log", {"192.168.11.119": ["xid.62"]}),
+        ("talos_nvswitch.log", {"192.168.11.119": ["sxid.24007", "xid.62"]}),
     ],
 )
 def test_machines_and_events_of_logs_of_sites(name: str, events: dict[str, list[str]]) -> None:

@@ -55,6 +55,24 @@ RIGHT = {
     "reset_required_without_xid.log": ["kernel.gpu_reset_required drain reset_gpu"],
     "lost_at_start.log": ["gpu.lost hardware reboot"],
     "ice_watchdog.log": ["kernel.adapter_sends_nothing suspect none"],
+    "bnxt_firmware_reset.log": [
+        "kernel.adapter_failed suspect reboot",
+        "kernel.adapter_sends_nothing suspect none",
+    ],
+    "bnxt_silent.log": ["kernel.adapter_failed suspect reboot", "kernel.adapter_sends_nothing suspect none"],
+    "bnxt_watchdog.log": ["kernel.adapter_sends_nothing suspect none"],
+    "irdma_critical.log": ["kernel.adapter_failed suspect reboot"],
+    "ena_watchdog.log": ["kernel.adapter_sends_nothing suspect none"],
+    "efa_of_a_process_that_ended.log": [],
+    "amd_fatal.log": ["kernel.machine_check_uncorrected suspect manual_repair"],
+    "amd_sync_flood.log": ["kernel.machine_check_uncorrected suspect manual_repair"],
+    "amd_at_boot.log": [
+        "kernel.machine_check record none",
+        "kernel.machine_check_uncorrected suspect manual_repair",
+    ],
+    "sxid_cut.log": ["sxid.22013 record none"],
+    "sxid_data_alone.log": ["sxid.12028 drain reboot"],
+    "xid94_of_an_unknown_process.log": ["xid.31 application restart_app", "xid.94 application restart_app"],
 }
 """File → rule, class and repair of each line that means something."""
 

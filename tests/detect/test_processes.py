@@ -78,5 +78,17 @@ def test_a_process_of_an_unknown_job_counts_only_where_slurm_shows_no_job() -> N
     assert left_on(b.job(nodes=("n3",)), job_id=None) == []
 
 
+@pytest.mark.parametrize("job_id", [None, 7])
+def test_a_process_that_began_before_each_job_that_may_be_its_own_is_left_behind(job_id: int | None) -> None:
+    """An earlier attempt of its job left it, or another job; under Slurm 26.05 the cgroup does not show which."""
+    job = b.job(nodes=("n3",), job_id=7, start_at=int(b.NOW) - 1000)
+    assert left_on(job, job_id=job_id, age_seconds=1100.0)
+    assert left_on(job, job_id=job_id, age_seconds=1030.0) == []
+    assert left_on(job, job_id=job_id, age_seconds=900.0) == []
+    assert left_on(job, job_id=job_id) == []
+    earlier = b.job(nodes=("n3",), job_id=6, start_at=int(b.NOW) - 2000)
+    assert bool(left_on(job, earlier, job_id=job_id, age_seconds=1100.0)) is (job_id == 7)
+
+
 def test_what_a_later_agent_calls_stuck_in_another_way_is_no_finding() -> None:
     assert found(stuck(Stuck.UNKNOWN, 600.0)) == []

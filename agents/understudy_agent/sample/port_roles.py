@@ -17,8 +17,8 @@ from understudy_wire.hardware import Port, PortRole
 
 SWITCH_MANAGEMENT = "SMDL=SW_MNG"
 INFINIBAND_WEIGHT = 4.0
-"""InfiniBand is for training where a node has Ethernet as well, unless Ethernet has many times its rate (eight ports of
-RoCE beside one of InfiniBand to a file system).
+"""InfiniBand, and EFA ("Unknown" to the kernel), is for training where a node has Ethernet as well, unless Ethernet has
+many times its rate (eight ports of RoCE beside one of InfiniBand to a file system).
 """
 NEVER_UP_GBPS = 100.0
 """Rate of a port that was not up in this boot. The kernel shows 10 Gb/s for it, whatever the port can do."""
@@ -92,5 +92,5 @@ def _gbps(alike: Sequence[Port], in_use: int) -> float:
     which one was up.
     """
     is_fabric = _was_up(alike) or len(alike) >= max(FABRIC_PORTS_MIN, in_use + 1)
-    weight = INFINIBAND_WEIGHT if is_fabric and alike[0].link_layer == "InfiniBand" else 1.0
+    weight = INFINIBAND_WEIGHT if is_fabric and alike[0].link_layer != "Ethernet" else 1.0
     return weight * sum(port.rate_gbps_max or NEVER_UP_GBPS for port in alike)

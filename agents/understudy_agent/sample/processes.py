@@ -5,9 +5,10 @@
 - A thread that SIGKILL does not end: the signal is pending, or the thread is ending (PF_EXITING). While a core is
   written the other threads of its process wait for that, ending, and are not stuck.
 - A zombie whose other threads live.
-- A user's process in the cgroup of a job of Slurm of which no slurmstepd runs here: each step has one until the last of
-  its processes has ended. Where the job of one slurmstepd is not known, no process counts as left behind. Nor does any
-  outside of such cgroups: services, interactive users, containers of Docker.
+- A user's process in the cgroup of a job of Slurm that is older than each slurmstepd of the job here: each step has one
+  until the last of its processes has ended, so its own is gone. Where the job of one slurmstepd is not known, no
+  process counts as left behind. Nor does any outside of such cgroups: services, interactive users, containers of
+  Docker, and jobs where Slurm has no cgroups (proctrack/linuxproc, proctrack/pgid): only their environment names them.
 
 A process that ends closes its files before it waits for the driver, so what it has open is read early, and again at
 ever longer intervals while it has no GPU. Files that can wait for a lock of a process that hangs (its command line,
@@ -16,6 +17,7 @@ environment, maps and stack) are not read.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from itertools import islice
@@ -41,10 +43,11 @@ _MINOR = re.compile(r"^Device Minor:\s+(\d+)", re.MULTILINE)
 _PENDING = re.compile(r"^S(?:ig|hd)Pnd:\s+([0-9a-f]+)", re.MULTILINE)
 _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
 _USER = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE)
-_FOLDER = re.compile(r"slurm[^/\n]*/(?:uid_\d+/)?(job_\d{1,9}|s[0-9A-Z]{8,20}|system)(?:/|$)", re.MULTILINE)
+_FOLDER = re.compile(r"slurm[^/\n]*/(?:uid_\d+/)?(job_\d{1,9}|s[0-9A-Z]{13}|system)(?:/|$)", re.MULTILINE)
 """Cgroup of a job and of the slurmstepds of its steps: src/plugins/cgroup of Slurm 22.05 to 26.05. v1:
-slurm/uid_1000/job_7; v2: slurmstepd.scope/job_7, or the job's SLUID (26.05). `slurmstepd infinity`, which keeps the
-scope, is in `system`.
+slurm/uid_1000/job_7; v2: slurmstepd.scope/job_7, or from 26.05 on the SLUID of the job's attempt, as print_sluid() of
+src/common/sluid.c writes it, unless cgroup.conf has CgroupJobIdPaths. `slurmstepd infinity`, which keeps the scope, is
+in `system`.
 """
 _USERS_FROM = 1000
 """Lower user ids are of root and services (SYS_UID_MAX of login.defs)."""
@@ -79,13 +82,14 @@ class Processes:
         """The longest first. `now` is of a monotonic clock."""
         left, there = THREADS_MAX, {}
         rows: list[tuple[str, str, Known, list[Sign]]] = []
-        served: set[str] = set()
+        served: dict[str, int] = {}  # cgroup of a job → when the first of its slurmstepds began
         for name in filter(str.isdigit, self._names(".")):
             first = self._stat(name)
             if first is None or first.flags & _KERNEL:
                 continue
             if first.command == "slurmstepd":
-                served.add(self._folder(name))
+                folder = self._folder(name)
+                served[folder] = min(served.get(folder, first.started_ticks), first.started_ticks)
             known = self._known.get(int(name))
             there[int(name)] = known = (
                 known if known and known.started == first.started_ticks else Known(first.started_ticks)
@@ -100,7 +104,7 @@ class Processes:
             rows.append((name, first.command, known, signs))
         self._known, found = there, []
         for name, command, known, signs in rows:
-            if known.devices and "" not in served and self._is_left(name, served):
+            if known.devices and "" not in served and self._is_left(name, known.started, served):
                 signs.append(Sign(int(name), Stuck.LEFT))
             known.since = {sign: known.since.get(sign, now) for sign in signs}
             if known.devices and (stuck := self._stuck(name, command, known, now)):
@@ -138,9 +142,9 @@ class Processes:
         found = _FOLDER.search(self._text(f"{process}/cgroup"))
         return found[1] if found else ""
 
-    def _is_left(self, process: str, served: set[str]) -> bool:
+    def _is_left(self, process: str, started: int, served: dict[str, int]) -> bool:
         folder = self._folder(process)
-        if folder in ("", "system", *served):
+        if folder in ("", "system") or started >= served.get(folder, started + 1):
             return False
         user = _USER.search(self._text(f"{process}/status"))
         return user is not None and int(user[1]) >= _USERS_FROM
@@ -172,7 +176,13 @@ class Processes:
             where="" if where == "0" else printable(where, 64),
             gpus=self._bus_ids(known.devices),
             job_id=int(folder[4:]) if folder.startswith("job_") else None,
+            age_seconds=self._age_seconds(known.started),
         )
+
+    def _age_seconds(self, started_ticks: int) -> float | None:
+        """None: the kernel does not show how long it has run."""
+        uptime = self._text("uptime").split()
+        return round(max(float(uptime[0]) - started_ticks / os.sysconf("SC_CLK_TCK"), 0.0)) if uptime else None
 
     def _bus_ids(self, devices: frozenset[int]) -> list[str]:
         places = {}

@@ -15,6 +15,9 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.xid_policy import Repair
 from understudy_wire.hardware import Stuck, StuckProcess
 
+BEGINS_SECONDS = 60.0
+"""Less between a process and a later start of a job may be the clocks' or a delayed report's."""
+
 KILLED_SECONDS = 60.0
 """Slurm too gives up on such a process after this time (UnkillableStepTimeout), and drains the node."""
 
@@ -52,9 +55,15 @@ def stuck_processes(snapshot: Snapshot, node: NodeView) -> Iterator[Finding]:
 
 
 def _is_over(snapshot: Snapshot, node: NodeView, process: StuckProcess) -> bool:
-    """Slurm shows its job no longer on the node; or no job at all, where the agent cannot name it (Slurm 26.05)."""
+    """Slurm shows on the node no attempt of its job that had started when it began. Where the agent cannot name its job
+    (Slurm 26.05), any may be it.
+    """
     there = [one for one in snapshot.jobs.values() if node.name in one.slurm.nodes and not one.slurm.ended]
-    return not any(process.job_id in (None, one.key.job_id) for one in there)
+    its = [one for one in there if process.job_id in (None, one.key.job_id)]
+    if process.age_seconds is None or node.heard_at is None:
+        return not its
+    began = node.heard_at - process.age_seconds + snapshot.slurm.ahead_seconds
+    return all(began + BEGINS_SECONDS < (one.slurm.start_at or 0) for one in its)
 
 
 def _advice(node: NodeView, process: StuckProcess) -> str:

@@ -99,11 +99,15 @@ def _judge_node(
 
 
 def _readings(node: NodeView, events: Iterable[StoredKernelEvent], policy: Policy) -> list[Reading]:
-    """The events about a fault, each judged by itself."""
+    """The events about a fault, each judged by itself. An SXid whose first line is missing counts by the next."""
     lines = [(stored, read(stored)) for stored in events]
+    whole = {(line.code, line.bus_id) for _, line in lines if line.form is Form.SXID}
     found = []
-    for stored, line in lines:
+    for stored, logged in lines:
+        is_cut = logged.form is Form.SWITCH_DATA and (logged.code, logged.bus_id) not in whole
+        line = replace(logged, form=Form.SXID) if is_cut else logged
         if line.form in FAULT_FORMS:
+            whole.add((line.code, line.bus_id))
             row = policy_row(line, policy)
             found.append(Reading(stored, line, row, line_verdict(line, row, policy, _branch(node, stored))))
     return found

@@ -240,6 +240,8 @@ _START = re.compile(r"Linux version \d")
 _BLOB = re.compile(r"\[\d[\d.]*[BKMG] blob data\]$")
 _STRUCTURED = r"(?:-|(?:\[(?:[^\]\\]|\\.)*\])+)"
 _HOST = r"[\w.:%-]{1,255}"
+_KERN = r"kern\.(?:emerg|alert|crit|err|warn|notice|info|debug)\s+"
+"""Facility and level, as the syslog and the logread of BusyBox write them."""
 
 _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]], ...] = (
     (re.compile(r"(?:<(?P<priority>\d{1,3})>)?(?P<version>1 (?=\d{4}-\d\d-\d\dT))?"), _Before.priority),
@@ -269,7 +271,8 @@ _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]],
     ),
     (
         re.compile(
-            rf"(?:(?P<host>{_HOST})\s+kernel(?:\[[0-]\])?(?::\s*|\s+(?:- - {_STRUCTURED}\s+)?)|kernel(?:\[[0-]\])?:\s*)"
+            rf"(?:(?!{_KERN})(?P<host>{_HOST})\s+(?:{_KERN})?kernel(?:\[[0-]\])?(?::\s*|\s+(?:- - {_STRUCTURED}\s+)?)"
+            rf"|(?:{_KERN})?kernel(?:\[[0-]\])?:\s*)"
         ),
         _Before.kernel,
     ),
@@ -361,7 +364,7 @@ def _of_fields(fields: Fields, now: float) -> Message | Unread | None:
         return (
             Unread("journalctl leaves a text of 4096 bytes or more out: print the journal with --all")
             if left_out
-            else None
+            else _unread(json.dumps(fields), "it stands in a field that has no known name")
         )
     found = _of_text(text.strip(), now)
     if found is not None and not of_kernel:

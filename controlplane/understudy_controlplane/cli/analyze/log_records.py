@@ -200,8 +200,10 @@ def _messages(value: Any) -> Iterator[Fields]:
             if isinstance(one, list) and len(one) > 1:
                 yield {**value["stream"], "timestamp": one[0], "line": one[1]}
     elif isinstance(value, dict):
-        below = [one for one in value.values() if _holds_messages(one)]
-        yield from _messages(below) if below else (value,)
+        below = {name: one for name, one in value.items() if _holds_messages(one)}
+        yield from _messages([*below.values()])
+        if around := {name: one for name, one in value.items() if name not in below}:
+            yield around
 
 
 def _holds_messages(value: Any) -> bool:
