@@ -70,6 +70,12 @@ RIGHT = {
         "kernel.machine_check record none",
         "kernel.machine_check_uncorrected suspect manual_repair",
     ],
+    "gpu_power_state.log": [
+        "gpu.lost hardware reboot",
+        "kernel.pcie_fatal_gpu suspect reboot",
+        "xid.79 hardware reboot",
+    ],
+    "nvme_power_state.log": ["kernel.nvme_gone suspect manual_repair", "kernel.nvme_reset suspect manual_repair"],
     "sxid_cut.log": ["sxid.22013 record none"],
     "sxid_data_alone.log": ["sxid.12028 drain reboot"],
     "xid94_of_an_unknown_process.log": ["xid.31 application restart_app", "xid.94 application restart_app"],

@@ -148,9 +148,11 @@ class TestLines:
         assert (found.signal, found.rule) == (signal, f"sxid.{text[:5]}")
         assert found.evidence.shown()["sxid"] == int(text[:5])
 
-    def test_follow_up_lines_are_no_faults(self) -> None:
-        switch = "nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 22003"
-        assert of(line(f"{switch}, Severity 1 Engine instance 30"), line(f"{switch}, Data {{0x1}}", 2)) == []
+    @pytest.mark.parametrize("first", [0, 1, 2])
+    def test_an_sxid_of_several_lines_is_one_fault_also_where_the_first_are_missing(self, first: int) -> None:
+        texts = ("Fatal, Link 30 Minion Halt", "Severity 1 Engine instance 30", "Data {0x1}")
+        lines = [line(f"nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 22003, {text}", 2) for text in texts[first:]]
+        assert of(*lines) == [("sxid.22003", Signal.HARDWARE_FAULT, "reboot")]
 
     def test_a_gpu_lost_before_the_driver_was_up_is_found_by_the_line_before(self) -> None:
         (found,) = judged(

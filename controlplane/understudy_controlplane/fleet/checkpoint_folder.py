@@ -153,6 +153,14 @@ LAYOUTS = (
         r"^[^/]*(?:step|epoch)=[^/]*/weights/",
         (Need("weights/metadata.json", LAST, "", r"weights/.*(?:common\.pt|\.distcp|\.metadata)"),),
     ),
+    Layout(
+        "NeMo Automodel",
+        r"^epoch_\d+_step_\d+/(?:model|optim)/",
+        (
+            Need("model", "", r"model/.+"),
+            Need("optim", "training cannot continue as it was", r"optim/.+"),
+        ),
+    ),
     Layout("Megatron, legacy", r"/mp_rank_\d+(?:_\d+)*/"),
     Layout(
         "DeepSpeed universal",
