@@ -6,18 +6,25 @@ Belongs here: options, commands, and the lines that sbatch ignores. Must not: wh
 from __future__ import annotations
 
 import re
-import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
 _FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
 _DIRECTIVE = re.compile(r"#(?:SBATCH|SLURM)")
 _DOCUMENT = re.compile(r"(?<!<)<<-?\s*[\"'\\]?([A-Za-z_][\w.+-]*)")
-_ARITHMETIC = re.compile(r"\(\(.*?\)\)")
+_ARITHMETIC = re.compile(r"\(\(.{,200}?\)\)")
 LINES_OF_A_COMMAND_MAX = 300
 """A quotation mark without a second one would make one command of all that follows."""
+_NO_OPERATOR = re.compile(r"(?!)")
+_BLANKS = " \t\r\n"
+_PIECE = re.compile(
+    rf"([^{_BLANKS}'\"\\;&|<>]+|[<>]&?|&>|[;&|])|'([^']*)'|\"([^\"\\]*(?:\\.[^\"\\]*)*)\"|\\(.)", re.DOTALL
+)
+"""Part of a word: plain, in single or double quotes, or a character behind a backslash."""
+_ESCAPED_IN_QUOTES = re.compile(r"\\([\"\\])")
 _HETEROGENEOUS = re.compile(r"\s*(hetjob|packjob)(?!\S)", re.IGNORECASE)
 
 
@@ -181,7 +188,7 @@ def _outside_documents(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
         if last_word:
             last_word = "" if stripped == last_word else last_word
             continue
-        if not stripped.startswith("#") and (begins := _DOCUMENT.search(_ARITHMETIC.sub("", line))):
+        if "<<" in line and not stripped.startswith("#") and (begins := _DOCUMENT.search(_ARITHMETIC.sub("", line))):
             last_word = begins[1]
         yield number, line
 
@@ -196,23 +203,58 @@ def _ends_on_errors(number: int, line: str) -> bool:
 
 def words_of(text: str) -> list[str]:
     try:
-        return _split(text)
-    except ValueError:  # a quote without its end: the shell complains
+        return list(_words(text))
+    except UnfinishedWord:  # the shell complains
         return text.split()
 
 
 def has_open_quote(text: str) -> bool:
     try:
-        _split(text)
-    except ValueError as error:
-        return "quotation" in str(error)
+        _words(text)
+    except UnfinishedWord as error:
+        return error.in_quotes
     return False
 
 
-def _split(text: str) -> list[str]:
-    """Splits as the shell does. A # within a word, as in nvcr.io#nvidia/pytorch, begins a comment to shlex alone."""
-    within = re.sub(r"(?<=\S)#", "\0", text)
-    return [word.replace("\0", "#") for word in shlex.split(within, comments=True)]
+class UnfinishedWord(ValueError):
+    """A text that ends within quotes, or with a backslash."""
+
+    def __init__(self, *, in_quotes: bool) -> None:
+        self.in_quotes = in_quotes
+        super().__init__("no closing quotation mark" if in_quotes else "nothing stands behind the backslash")
+
+
+@lru_cache(maxsize=4096)  # each rule asks for the words of each command
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word, _ in split(text))
+
+
+def split(text: str, operators: re.Pattern[str] = _NO_OPERATOR) -> Iterator[tuple[str, bool]]:
+    """Words as the shell splits them, and whether each is an operator; in a time that grows with the text's length, as
+    that of `shlex` does not. Raises UnfinishedWord.
+    """
+    at, begun = 0, False
+    word: list[str] = []
+    while at < len(text):
+        if (operator := operators.match(text, at)) or text[at] in _BLANKS:
+            if begun:
+                yield "".join(word), False
+                word, begun = [], False
+            if operator:
+                yield operator[0], True
+            at = operator.end() if operator else at + 1
+            continue
+        if text[at] == "#" and not begun:
+            at = (text.find("\n", at) + 1) or len(text)
+            continue
+        piece = _PIECE.match(text, at)
+        if piece is None:
+            raise UnfinishedWord(in_quotes=text[at] != "\\")
+        plain, single, double, escaped = piece.groups()
+        word.append(plain or single or escaped or _ESCAPED_IN_QUOTES.sub(r"\1", double or ""))
+        at, begun = piece.end(), True
+    if begun:
+        yield "".join(word), False
 
 
 def options_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -7,11 +7,10 @@ Slurm runs the script of a requeued job from its first line, on other nodes, amo
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_launcher.batch_script import Edit, Finding, Script, words_of
+from understudy_launcher.batch_script import Edit, Finding, Script, UnfinishedWord, split, words_of
 
 Starts = Sequence[tuple[int, str]]
 
@@ -37,7 +36,7 @@ ASSIGNED = re.compile(r"(?:export\s+|readonly\s+|local\s+)?(\w+)=(.*)", re.DOTAL
 QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_JOINED = {">&": "\1", "<&": "\2", "&>": "\3"}
+OPERATOR = re.compile(r"(?!&>)[;&|]+")
 _KEYWORDS = frozenset({"if", "elif", "while", "until", "!", "then", "else", "do", "{", "(", "time", "sudo"})
 _CONDITIONS = frozenset({"if", "elif", "while", "until", "!"})
 _TESTS = frozenset({"[", "[[", "test", "!"})
@@ -184,28 +183,18 @@ def _commands(script: Script) -> Iterator[Command]:
 
 def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
     """Operator before each simple command, and its words."""
-    for joined, one in _JOINED.items():
-        text = text.replace(joined, one)
-    lexer = shlex.shlex(re.sub(r"(?<=\S)#", "\0", text), posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split, lexer.commenters = True, "#"
     before = ""
     words: list[str] = []
     try:
-        for word in lexer:
-            if set(word) <= set(";&|"):
+        for word, is_operator in split(text, OPERATOR):
+            if is_operator:
                 yield before, words
                 before, words = word, []
             else:
-                words.append(_restored(word))
-    except ValueError:  # a quote without its end: the shell complains
+                words.append(word)
+    except UnfinishedWord:  # the shell complains
         pass
     yield before, words
-
-
-def _restored(word: str) -> str:
-    for joined, one in (("#", "\0"), *_JOINED.items()):
-        word = word.replace(one, joined)
-    return word
 
 
 def _names(script: Script) -> dict[str, str]:

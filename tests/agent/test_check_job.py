@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests import REPOSITORY
 from understudy_launcher import check_job
-from understudy_launcher.batch_script import Finding
+from understudy_launcher.batch_script import Finding, split
 from understudy_launcher.check_job import check, fixed
+from understudy_launcher.second_start import OPERATOR
 
 GOOD = """#!/bin/bash
 #SBATCH --nodes=66 --no-kill --requeue --comment=understudy
@@ -273,3 +275,35 @@ def test_the_exit_code_says_whether_there_is_a_problem(tmp_path: Path, capsys: p
     assert "--no-requeue" in capsys.readouterr().out
     assert check_job.main([str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "unit"),
+    [
+        ("python train.py {}", "x"),
+        ("python train.py '{}'", "x "),
+        ("echo {} | base64 -d > key && python train.py", "QUJD"),
+        ("python train.py <<< {}", "(("),
+    ],
+)
+def test_a_long_line_is_read_in_a_time_that_grows_with_its_length(command: str, unit: str) -> None:
+    def seconds(length: int) -> float:
+        text = f"#!/bin/bash\n{command.format(unit * (length // len(unit)))}\n"
+        begun = process_time()
+        list(check(text))
+        return process_time() - begun
+
+    seconds(100)
+    assert seconds(400_000) < 30 * max(seconds(40_000), 0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('a \'b c\'d "e \\" f" g\\ h', [("a", False), ("b cd", False), ('e " f', False), ("g h", False)]),
+        ("2>&1 &>b; c&&d", [("2>&1", False), ("&>b", False), (";", True), ("c", False), ("&&", True), ("d", False)]),
+        ("a '' ';' nvcr.io#b # c", [("a", False), ("", False), (";", False), ("nvcr.io#b", False)]),
+    ],
+)
+def test_words_are_split_as_the_shell_splits_them(line: str, words: list[tuple[str, bool]]) -> None:
+    assert [*split(line, OPERATOR)] == words
