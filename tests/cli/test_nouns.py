@@ -228,7 +228,9 @@ def test_a_drill_prints_what_would_follow(observing: Served) -> None:
     assert json.loads(observing.run("inject", "n1", "79", "game day", "--json"))["request"] is None
     printed = observing.run("inject", "n1", "79", "game day")
     assert printed.startswith("n1 logs: NVRM: Xid (PCI:0000:01:00): 79, understudy drill of admin\n")
-    assert printed.endswith("nothing was injected; in mode observe nothing of it would be carried out\n")
+    assert printed.endswith(
+        "nothing was injected; in mode observe nothing of it would be carried out; with --really it is\n"
+    )
 
 
 def test_a_drill_that_does_not_go_on_is_not_ended(observing: Served) -> None:

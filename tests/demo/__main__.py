@@ -28,6 +28,7 @@ from understudy_controlplane.fleet.identity import Role
 
 DIRECTORY = Path("/var/tmp/understudy-demo")  # noqa: S108 - used only here: root creates it at each run
 SHELL = DIRECTORY / "shell"
+OPERATOR = DIRECTORY / "understudy"
 NODES = 9
 LOG_WIDTH = 120
 RESULT = REPOSITORY / "build" / "demo" / "timeline.json"
@@ -107,6 +108,13 @@ def keep_up(site: Site, url: str, say: Callable[[str], None]) -> None:
     """Returns after Ctrl-C."""
     site.cluster.run("scancel", f"--user={OTHER_USER}")  # whose jobs would take all nodes that are left
     site.write_shell(SHELL)
+    token = DIRECTORY / "admin.token"
+    token.write_text(secret(Role.ADMIN))
+    token.chmod(0o600)
+    program = Path(sys.executable).with_name("understudy")
+    OPERATOR.write_text(f'#!/bin/sh\nexec env UNDERSTUDY_URL={url} {program} "$@" --token-file {token}\n')
+    OPERATOR.chmod(0o700)
+    say(f"as an operator: {OPERATOR} status (docs/on-call.md)")
     say(f"a job of your own: {SHELL} sbatch < SCRIPT; {SHELL} opens a shell (docs/quickstart.md)")
     say(f"the dashboard stays up: {url}/login, token {secret(Role.OPERATOR)}; Ctrl-C ends all")
     try:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.dashboard.browser import chromium, installed
+from tests.dashboard.browser import DESKTOP, PHONE, chromium, installed
 from tests.dashboard.site import session
 from tests.testbed.site import Site
 from understudy_controlplane.fleet.identity import Role
@@ -80,4 +80,11 @@ def take_screenshots(url: str, folder: Path, pages: Mapping[str, str]) -> list[s
             with suppress(AssertionError):  # a gang may have ended
                 tab.wait_for(DRAWN if name == "job" else LIVE, 5)
             tab.screenshot(folder / f"dashboard-{name}.png", whole=name != "reports")
+            if name in ("fleet", "node"):
+                tab.scheme("dark")
+                tab.screenshot(folder / f"dashboard-{name}-dark.png", whole=False)
+                tab.resize(PHONE)
+                tab.screenshot(folder / f"dashboard-{name}-phone.png", whole=False)
+                tab.resize(DESKTOP)
+                tab.scheme("light")
     return [*pages]

@@ -350,6 +350,15 @@ class SlurmCluster:
             extra_groups=[] if entry else None,
         )
 
+    def programs_with_munge(self) -> Path:
+        """A folder with a `munge` that asks this cluster's munged."""
+        folder = self.directory / "with-munge"
+        folder.mkdir(exist_ok=True)
+        program = folder / "munge"
+        program.write_text(f'#!/bin/sh\nexec {shutil.which("munge")} --socket={self.layout.munge_socket} "$@"\n')
+        program.chmod(0o755)
+        return folder
+
     def write_shell(self, path: Path, user: str, environment: Mapping[str, str]) -> None:
         """Writes a program that runs its arguments on the login node as `user`; without any, a shell."""
         home, entry = self.user_directory(user), pwd.getpwnam(user)

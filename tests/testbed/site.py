@@ -361,8 +361,9 @@ class Site:
 
     def write_shell(self, path: Path) -> None:
         """Writes a program that runs commands of the researcher, whose `python` has PyTorch and `understudy`."""
-        programs = f"{self.job_python().parent}:{self.cluster.environment['PATH']}"
-        self.cluster.write_shell(path, RESEARCHER, {**self._job_environment, "PATH": programs})
+        programs = f"{self.job_python().parent}:{self.cluster.programs_with_munge()}:{self.cluster.environment['PATH']}"
+        known = {"PATH": programs, "UNDERSTUDY_URL": self.url}
+        self.cluster.write_shell(path, RESEARCHER, {**self._job_environment, **known})
 
     @property
     def _job_environment(self) -> dict[str, str]:

@@ -68,4 +68,4 @@ def lines(drill: Record) -> list[str]:
             f"`understudy explain node {drill.node}` shows what follows",
         ]
     observes = "; in mode observe nothing of it would be carried out" if drill.mode == "observe" else ""
-    return [*shown, f"nothing was injected{observes}"]
+    return [*shown, f"nothing was injected{observes}; with --really it is"]

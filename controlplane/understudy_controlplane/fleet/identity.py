@@ -24,7 +24,7 @@ class Permission(StrEnum):
     SIGNAL = "post signals of facility and fabric"
     OPERATE = "act on nodes and jobs"
     OPERATE_OWN_JOBS = "act on own jobs"
-    ADMINISTER = "close the circuit breaker, or set the mode"
+    ADMINISTER = "close the circuit breaker, set the mode, or begin a drill"
     REPORT = "report for a node"
     ENROL = "get the token of a node"
 
