@@ -648,7 +648,7 @@ def metrics() -> str:
         "",
         "`GET /metrics`, in the text format of Prometheus, needs a token of role `metrics`, or `server.without_token`.",
         "In `deploy/prometheus/`: `scrape.yml`, a sample for Prometheus, and `rules.yml`, alerts with a",
-        "[runbook](runbooks.md) each. In `deploy/grafana/`: dashboards (fleet, recovery, job, self).",
+        "[runbook](runbooks.md) each. In `deploy/grafana/`: dashboards (fleet, recovery, job, node, self).",
         "The package `understudy-controlplane` has both in `/usr/share/understudy-controlplane/`.",
         "",
         "A scrape reads memory alone: no database, no Slurm, no wait for the loop. The text is made on a thread of its",

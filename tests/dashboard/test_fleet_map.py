@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests import builders as b
 from understudy_controlplane.dashboard import fleet_map
+from understudy_controlplane.fleet.drill import Drill
 from understudy_controlplane.fleet.node import NodeState
+from understudy_controlplane.fleet.snapshot import OperatorState
 from understudy_controlplane.fleet.topology import Domain, DomainKind, Topology
 
 RACKS = Topology(
@@ -61,6 +64,18 @@ def test_work_idleness_and_spares_differ_while_in_service() -> None:
     idle = fleet_map.code_of(b.node("n1"), busy=False)
     spare = fleet_map.code_of(b.node("n1", is_spare=True), busy=False)
     assert len({busy, idle, spare}) == 3
+
+
+def test_a_node_in_a_drill_has_a_tile_of_its_own_as_long_as_it_is_out_of_service() -> None:
+    drill = Drill(3, "n1", "exercise", "ada", b.NOW, b.NOW + 900)
+    nodes = {"n1": b.node("n1", NodeState.QUARANTINED), "n2": b.node("n2", NodeState.QUARANTINED)}
+    snapshot = replace(b.snapshot(*nodes.values()), operator=OperatorState(drills={"n1": drill}))
+    found = fleet_map.codes(snapshot)
+    assert {name: found[name] for name in nodes} == {
+        "n1": fleet_map.DRILL.code,
+        "n2": fleet_map.KINDS[NodeState.QUARANTINED].code,
+    }
+    assert fleet_map.code_of(b.node("n1"), busy=True, drill=True) == fleet_map.BUSY.code
 
 
 def test_tiles_that_look_alike_are_one_line() -> None:

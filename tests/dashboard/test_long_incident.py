@@ -14,8 +14,8 @@ from tests import builders as b
 from tests.recover.rehearsal import Rehearsal
 from tests.tokens import add_tokens, bearer
 from understudy_controlplane.api.post_mortem import Story
+from understudy_controlplane.dashboard.costly_readings import APART_FACTOR, CostlyReadings
 from understudy_controlplane.dashboard.pages import MOMENTS_LISTED
-from understudy_controlplane.dashboard.stories import APART_FACTOR, Stories
 from understudy_controlplane.fleet.identity import Role
 from understudy_controlplane.store import tables
 
@@ -80,11 +80,11 @@ def test_the_longer_it_takes_to_read_one_the_seldomer_it_is_read() -> None:
         read[number] += 1
         return Story({}, (), (), (), (), None, clock.at)
 
-    stories = Stories(story, clock)
-    first = stories.of(1)
+    stories = CostlyReadings[Story](clock)
+    first = stories.of(1, story)
     for _ in range(10):
-        assert stories.of(1) is first
-    assert stories.of(2) is not first
+        assert stories.of(1, story) is first
+    assert stories.of(2, story) is not first
     clock.at += APART_FACTOR * 0.5
-    assert stories.of(1) is not first
+    assert stories.of(1, story) is not first
     assert read == {1: 2, 2: 1}

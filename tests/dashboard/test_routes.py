@@ -7,12 +7,14 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import pytest
 from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
+from tests import REPOSITORY
 from tests import builders as b
 from tests.dashboard.site import HOSTILE, enlarge, open_tickets, played, set_state
 from tests.recover.rehearsal import Rehearsal
@@ -27,10 +29,12 @@ from understudy_controlplane.fleet.identity import Identity, Role
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.store.retention import CHECKPOINTS_KEPT
+from understudy_wire.ranks import Training
 
 pytestmark = pytest.mark.integration
 
 HERE = "https://understudy.example"
+GRAFANA = "https://grafana.example"
 OWN_PAGE = {"Sec-Fetch-Site": "same-origin"}
 PAGES = (
     *("", "/nodes/n3", "/nodes/n1", "/nodes/r01n08", "/jobs", "/jobs/1", "/recoveries", "/nodes?q=n3"),
@@ -42,7 +46,7 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    made = played(tmp_path_factory.mktemp("dashboard"))
+    made = played(tmp_path_factory.mktemp("dashboard"), server={"grafana_url": f"{GRAFANA}/"})
     enlarge(made.control_plane, racks=10)
     open_tickets(made)
     yield made
@@ -79,7 +83,7 @@ def test_each_page_loads_and_runs_its_own_files_alone(viewer: TestClient, path: 
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
     assert "'unsafe" not in policy
-    assert "://" not in re.sub(r'<svg class="b\d"', "", page.text)
+    assert "://" not in page.text.replace(f'href="{GRAFANA}/', "")  # a link to another site loads nothing
     assert not re.search(r"<[^>]* (on\w+|style)=", page.text.replace(HOSTILE, "")), "the policy would refuse it"
 
 
@@ -414,6 +418,33 @@ def test_the_page_of_a_job_names_how_long_its_checkpoints_are_kept(viewer: TestC
     days = Retention().job_details_days
     kept = f"{days:g} days after Slurm last showed the job, only the last {CHECKPOINTS_KEPT} are kept"
     assert kept in viewer.get("/dashboard/jobs/1").text
+
+
+def test_a_job_whose_training_reports_its_tokens_shows_its_mfu(
+    rehearsal: Rehearsal, viewer: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "MFU" not in viewer.get("/dashboard/jobs/1").text
+    snapshot = rehearsal.control_plane.loop.pulse.snapshot
+    assert snapshot is not None
+    ((key, table),) = [(key, one) for key, one in snapshot.progress.tables.items() if key.job_id == 1]
+    tokens = {rank: Training(tokens_per_second=1000.0, flops_per_token=1.978e11) for rank in range(len(table.nodes))}
+    progress = replace(snapshot.progress, tables={key: replace(table, training=tokens)})
+    h100 = {
+        name: replace(node, gpus=(*(b.gpu(index, name="NVIDIA H100") for index in range(8)),))
+        for name, node in snapshot.nodes.items()
+    }
+    monkeypatch.setattr(
+        rehearsal.control_plane.loop.pulse, "snapshot", replace(snapshot, progress=progress, nodes=h100)
+    )
+    assert re.search(r"<dt>MFU</dt><dd>(20\.0|20) ?%</dd>", viewer.get("/dashboard/jobs/1").text)
+
+
+def test_pages_of_nodes_and_jobs_lead_to_their_past_in_grafana(viewer: TestClient) -> None:
+    there = f"{GRAFANA}/d/understudy-"
+    assert f'href="{there}node?var-node=n3"' in viewer.get("/dashboard/nodes/n3").text
+    assert f'href="{there}job?var-job_id=1"' in viewer.get("/dashboard/jobs/1").text
+    uids = [json.loads(one.read_text())["uid"] for one in (REPOSITORY / "deploy/grafana").glob("*.json")]
+    assert {"understudy-node", "understudy-job"} <= {*uids}
 
 
 def test_static_files_are_kept_until_they_change(viewer: TestClient) -> None:

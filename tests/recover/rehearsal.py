@@ -278,11 +278,8 @@ class Rehearsal:
 
     @staticmethod
     def _write(directory: Path, sections: dict[str, Any]) -> Config:
-        defaults: dict[str, Any] = {
-            "server": {"database": new_database(directory / "fleet.db")},
-            "spares": {"count": 3},
-        }
-        return b.config(**(defaults | sections))
+        server = {"database": new_database(directory / "fleet.db"), **sections.get("server", {})}
+        return b.config(**({"spares": {"count": 3}} | sections | {"server": server}))
 
 
 def refuse(*names: str) -> Callable[[str], None]:

@@ -168,8 +168,7 @@ def _mfu_of_ranks(deps: ReadDependencies, job_id: int, wanted: range) -> dict[in
     table = snapshot.progress.tables.get(known.key) if snapshot is not None and known is not None else None
     if snapshot is None or table is None:
         return {}
-    nodes = snapshot.nodes
-    return training.mfu_of_ranks(table, lambda name: nodes[name].gpus if name in nodes else (), wanted)
+    return training.mfu_of_ranks(table, snapshot.gpus_on, wanted)
 
 
 def rank_record(now: RankNow, mfu: float | None = None) -> Record:

@@ -40,6 +40,12 @@ class Server(Section):
         description="Each entry of the audit also goes to syslog, or the journal, as a line of JSON "
         "(`understudy-audit`, facility authpriv). After a restart those of the last hour come again.",
     )
+    grafana_url: str = Field(
+        "",
+        pattern=r"^(https?://.+)?$",
+        description="Address of the Grafana that has the dashboards of `deploy/grafana`: the pages of nodes and jobs "
+        "lead to their history there. Empty: no link.",
+    )
     munge_socket: Path | None = Field(
         None, description="Socket of munged, which proves which node an agent runs on. Without it MUNGE's own default."
     )

@@ -50,6 +50,9 @@ def words_of(state: NodeState) -> str:
 
 BUSY = Kind("o", "in service, busy", "nothing is known against it, and a job runs there", healthy=True)
 IDLE = Kind("i", "in service, idle", "nothing is known against it, and no job runs there", healthy=True)
+DRILL = Kind(
+    "d", "drill", "out of service because of a drill, which an operator began", "m2.4 1.6v4.8q4.2 0 4.2-2.4t-4.2-2.4z"
+)
 SPARE = Kind("e", "spare", "held in the spare pool", "m2 2h4v4h-4z", healthy=True)
 KINDS = {
     NodeState.MANUAL_REPAIR: _of_state("m", NodeState.MANUAL_REPAIR, "m4 1.2v3.4m0 1.4v1"),
@@ -65,7 +68,7 @@ KINDS = {
 }
 """Colours in the order of the legend: what needs a person first."""
 
-LEGEND = (*KINDS.values(), BUSY, IDLE, SPARE)
+LEGEND = (*KINDS.values(), DRILL, BUSY, IDLE, SPARE)
 MARKS = {kind.code: kind.mark for kind in LEGEND if kind.mark}
 HEALTHY = frozenset(kind.code for kind in LEGEND if kind.healthy)
 
@@ -124,8 +127,10 @@ def _scale(nodes: int) -> float:
     return next((scale for limit, scale in ((64, 2.6), (512, 1.6), (3000, 1.1)) if nodes <= limit), 0.7)
 
 
-def code_of(node: NodeView, *, busy: bool) -> str:
+def code_of(node: NodeView, *, busy: bool, drill: bool = False) -> str:
     if node.state is not NodeState.IN_SERVICE:
+        if drill:
+            return DRILL.code
         return KINDS[node.state].code
     if node.is_spare:
         return SPARE.code
@@ -134,7 +139,11 @@ def code_of(node: NodeView, *, busy: bool) -> str:
 
 def codes(snapshot: Snapshot) -> dict[str, str]:
     """Node → the code of its tile."""
-    return {name: code_of(node, busy=bool(snapshot.job_on(name))) for name, node in snapshot.nodes.items()}
+    drills = snapshot.operator.drills
+    return {
+        name: code_of(node, busy=bool(snapshot.job_on(name)), drill=name in drills)
+        for name, node in snapshot.nodes.items()
+    }
 
 
 def tiles_of(group: Group, code_by_node: Mapping[str, str]) -> str:
@@ -206,8 +215,7 @@ def sample(kind: Kind) -> Markup:
     )
 
 
-def sample_of(node: NodeView, *, busy: bool) -> Markup:
-    code = code_of(node, busy=busy)
+def sample_of(code: str) -> Markup:
     return sample(next(kind for kind in LEGEND if kind.code == code))
 
 

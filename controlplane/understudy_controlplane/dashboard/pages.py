@@ -13,7 +13,13 @@ from fastapi import Response
 
 from understudy_controlplane.api import post_mortem
 from understudy_controlplane.api.dependencies import ReadDependencies
-from understudy_controlplane.api.explain import Explanation, explain_checkpoints, explain_job, explain_node
+from understudy_controlplane.api.explain import (
+    CheckpointExplanation,
+    Explanation,
+    explain_checkpoints,
+    explain_job,
+    explain_node,
+)
 from understudy_controlplane.api.jobs import JobState, job_records
 from understudy_controlplane.api.notifications import message_records
 from understudy_controlplane.api.observed import DAYS, observed_rules
@@ -36,9 +42,9 @@ from understudy_controlplane.dashboard import (
     story,
     timeline,
 )
+from understudy_controlplane.dashboard.costly_readings import CostlyReadings
 from understudy_controlplane.dashboard.lists import BEFORE, LISTED, NOTHING, OF_RULE, Chosen, Span
 from understudy_controlplane.dashboard.page import Page, parts_of
-from understudy_controlplane.dashboard.stories import Stories
 from understudy_controlplane.decide.notices import of_move
 from understudy_controlplane.fleet.decision import HELD_FOR_PEOPLE
 from understudy_controlplane.fleet.durations import DAY_SECONDS
@@ -50,8 +56,10 @@ from understudy_controlplane.fleet.recovery import RecoveryStatus
 from understudy_controlplane.fleet.slurm import ENDED_STATES
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.state_words import STATES
+from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.topology import Topology
+from understudy_controlplane.fleet.training import mfu
 from understudy_controlplane.ingest.answers import refuse
 from understudy_controlplane.store.database import ID_MAX
 from understudy_controlplane.store.queries import DecisionFilter, IncidentFilter, JobFilter, Record
@@ -121,7 +129,7 @@ class Reading:
     ) -> Page:
         """`more`: parts beside those of the page's own template."""
         context = {"v": self.viewer, "status": self.status, "needs": self.needs, "now": self.snapshot.now}
-        context |= {"chosen": self.chosen, **shown}
+        context |= {"chosen": self.chosen, "grafana": self.deps.current.config.server.grafana_url.rstrip("/"), **shown}
         parts = parts_of("status.parts.html", **context) | parts_of(f"{name}.parts.html", **context)
         return Page(f"{name}.html", title, self.snapshot.now, parts | dict(more or {}), layout, context)
 
@@ -150,10 +158,10 @@ class Pages:
         self._deps = deps
         self._layouts: dict[str, tuple[Topology, frozenset[str], fleet_map.Layout]] = {}
         self._reports = reports.Reports(deps)
-        stories = Stories(lambda number: post_mortem.story_of(deps, number), deps.clock)
         self._one: Mapping[str, Callable[[Reading, str], Page | Response]] = {
             **ONE,
-            "incidents": partial(_incident, stories=stories),
+            "incidents": partial(_incident, stories=CostlyReadings(deps.clock)),
+            "jobs": partial(_job, courses=CostlyReadings(deps.clock)),
         }
 
     def read(self, identity: Identity, page: str, chosen: Chosen = NOTHING) -> Page | Response:
@@ -200,7 +208,7 @@ class Pages:
             map=layout,
             groups=groups,
             shares=fleet_map.shares(codes),
-            ill=[(node, fleet_map.sample_of(node, busy=False), reason_of(node)) for node in shown],
+            ill=[(node, fleet_map.sample_of(codes[node.name]), reason_of(node)) for node in shown],
             ill_count=len(ill),
             total=len(snapshot.nodes),
             running=[recovery_record(reading.deps, one) for one in snapshot.recoveries[:LISTED]],
@@ -251,12 +259,13 @@ def _node(reading: Reading, name: str) -> Page | Response:
     if isinstance(found, Response):
         return found
     view = reading.snapshot.nodes[name]
+    code = fleet_map.code_of(view, busy=bool(found.record["jobs"]), drill=name in reading.snapshot.operator.drills)
     domains = [one.label.replace("_", " ") for one in reading.snapshot.topology.of_node.get(name, ())]
     return reading.page(
         "node",
         name,
         node=found.record,
-        sample=fleet_map.sample_of(view, busy=bool(found.record["jobs"])),
+        sample=fleet_map.sample_of(code),
         state_words=STATES[view.state],
         is_well=situation.is_well(reading.snapshot, view),
         situation=_situation(reading, view, found.decisions),
@@ -331,7 +340,7 @@ def _id(record: Record) -> int:
     return number
 
 
-def _job(reading: Reading, name: str) -> Page | Response:
+def _job(reading: Reading, name: str, courses: CostlyReadings[Course]) -> Page | Response:
     if not name.isdecimal() or int(name) > ID_MAX:
         return missing(f"job {name:.40}")
     found = explain_job(reading.deps, int(name), reading.identity)
@@ -339,8 +348,8 @@ def _job(reading: Reading, name: str) -> Page | Response:
         return found
     table = next((one for key, one in reading.snapshot.progress.tables.items() if key.job_id == int(name)), None)
     shown = heat.heat(table) if table is not None else None
-    restore = explain_checkpoints(reading.deps, int(name), reading.identity)
-    paced = _pace(reading, found.record)
+    course = courses.of(int(name), partial(_course, reading, found.record, table))
+    paced = course.pace
     return reading.page(
         "job",
         f"Job {name}",
@@ -351,16 +360,32 @@ def _job(reading: Reading, name: str) -> Page | Response:
         incidents=found.incidents,
         story=_story(found),
         heat=shown,
+        mfu=course.mfu,
         heat_drawing=heat.drawn(shown) if shown is not None else None,
         heat_levels=heat.LEVEL_WORDS,
         pace=paced,
         pace_drawing=pace.drawn(paced) if paced is not None else None,
         kept_days=reading.deps.current.config.retention.job_details_days,
         checkpoints_kept=CHECKPOINTS_KEPT,
-        restore=None if isinstance(restore, Response) else restore,
+        restore=None if isinstance(course.restore, Response) else course.restore,
         checkpoints_listed=CHECKPOINTS_LISTED,
         tiers=TIERS,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a job goes on, from its checkpoints and ranks, of which it may have many."""
+
+    restore: CheckpointExplanation | Response
+    pace: pace.Pace | None
+    mfu: float | None
+
+
+def _course(reading: Reading, job: Record, table: StepTable | None, job_id: int) -> Course:
+    restore = explain_checkpoints(reading.deps, job_id, reading.identity)
+    used = None if table is None else mfu(table, reading.snapshot.gpus_on)
+    return Course(restore, _pace(reading, job), used)
 
 
 def _pace(reading: Reading, job: Record) -> pace.Pace | None:
@@ -438,9 +463,9 @@ def _ticket(reading: Reading, name: str) -> Page | Response:
     return reading.page("ticket", f"Ticket {name}", ticket=found[0]) if found else missing(f"ticket {name:.40}")
 
 
-def _incident(reading: Reading, name: str, stories: Stories) -> Page | Response:
+def _incident(reading: Reading, name: str, stories: CostlyReadings[post_mortem.Story | Response]) -> Page | Response:
     number = _number(name)
-    found = stories.of(number) if number else None
+    found = stories.of(number, partial(post_mortem.story_of, reading.deps)) if number else None
     if found is None or isinstance(found, Response):
         return missing(f"incident {name:.40}")
     record, moments = found.incident, post_mortem.moments(found)
@@ -519,7 +544,6 @@ ALL: Mapping[str, Callable[[Reading], Page | Response]] = {
 }
 ONE: Mapping[str, Callable[[Reading, str], Page | Response]] = {
     "nodes": _node,
-    "jobs": _job,
     "recoveries": _recovery,
     "tickets": _ticket,
 }

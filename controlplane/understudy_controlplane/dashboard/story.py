@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_controlplane.api.requests import RequestState
+from understudy_controlplane.fleet.drill import WORDS
+from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.store.queries import Record
 
 
@@ -39,11 +41,13 @@ def entries(
             found.append(
                 Entry(one["ended_at"], "recovery", f"{name}: {one['outcome'] or one['status']}", "ended", page)
             )
-    found += [
-        Entry(one.at, "request", f"{one.by}: {one.verb.value}: {one.reason}", one.status.value.replace("_", " "))
-        for one in requests
-    ]
+    found += [Entry(one.at, "request", _of_request(one), one.status.value.replace("_", " ")) for one in requests]
     return sorted(found, key=lambda entry: -entry.at)
+
+
+def _of_request(one: RequestState) -> str:
+    mark = WORDS if one.verb in (Verb.DRILL, Verb.END_DRILL) else ""
+    return f"{mark}{one.by}: {one.verb.value}: {one.reason}"
 
 
 def _of_decision(one: Record) -> Entry:

@@ -14,7 +14,7 @@ from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import expected_mfu
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, BLOCKS_KEPT, StepTable
-from understudy_controlplane.fleet.training import GpusOf, all_report_tokens, mfu, tokens_per_second
+from understudy_controlplane.fleet.training import all_report_tokens, mfu, tokens_per_second
 
 SLOWER_RATIO = 1.2
 """Three hundred steps of a healthy gang whose work varies were at most 3 % slower than its best hundred."""
@@ -48,7 +48,7 @@ def slow_gang(table: StepTable, snapshot: Snapshot) -> Finding | None:
     best = best.with_tokens_of(now)
     changed = what_changed(snapshot, table, best, now)
     of_tokens = " for as many tokens" if now.tokens_per_second and best.tokens_per_second else ""
-    used = mfu(table, _gpus_of(snapshot))
+    used = mfu(table, snapshot.gpus_on)
     expected = f"; MFU is {used:.1%}, and was {used * ratio:.1%}" if used is not None else ""
     return Finding(
         Signal.GANG_SLOW,
@@ -83,7 +83,7 @@ def low_mfu(table: StepTable, snapshot: Snapshot, expected: float) -> Finding | 
     blocks, best = table.durations.blocks, table.durations.best
     if len(blocks) < BLOCKS_KEPT or best is None or not all_report_tokens(table):
         return None
-    gpus_of = _gpus_of(snapshot)
+    gpus_of = snapshot.gpus_on
     reached = [mfu(table, gpus_of, one.tokens_per_second) for one in blocks if one.tokens_per_second]
     known = [one for one in reached if one is not None]
     if len(known) < BLOCKS_KEPT or max(known) >= LOW_MFU_SHARE * expected:
@@ -118,7 +118,3 @@ def low_mfu(table: StepTable, snapshot: Snapshot, expected: float) -> Finding | 
         job=table.job,
         nodes=tuple(sorted({name for name in table.nodes if name})),
     )
-
-
-def _gpus_of(snapshot: Snapshot) -> GpusOf:
-    return lambda name: snapshot.nodes[name].gpus if name in snapshot.nodes else ()

@@ -46,6 +46,7 @@ from understudy_controlplane.fleet.slurm import Service, SlurmReservation
 from understudy_controlplane.fleet.steps import Interrupted, StepTable, restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
+from understudy_wire.hardware import Gpu
 from understudy_wire.places import Place
 
 LEFT_SECONDS = 3600.0
@@ -312,6 +313,10 @@ class Snapshot:
     def job_on(self, node: str) -> list[Job]:
         """Running jobs on a node."""
         return self._jobs_on.get(node, [])
+
+    def gpus_on(self, node: str) -> Sequence[Gpu]:
+        """GPUs that the node's agent reported."""
+        return self.nodes[node].gpus if node in self.nodes else ()
 
     @cached_property
     def headless(self) -> dict[str, list[Job]]:

@@ -46,9 +46,8 @@ def _of_training(value: Callable[[StepTable], float | None]) -> Callable[[Source
 
 
 def _mfu(source: Source, job: Job) -> float | None:
-    nodes = source.snapshot.nodes
     table = source.snapshot.progress.tables.get(job.key)
-    return training.mfu(table, lambda name: nodes[name].gpus if name in nodes else ()) if table is not None else None
+    return training.mfu(table, source.snapshot.gpus_on) if table is not None else None
 
 
 def _launch(source: Source, job: Job) -> float | None:
