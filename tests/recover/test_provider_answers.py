@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from structlog.testing import capture_logs
 
 from tests import builders as b
 from tests.new_database import new_database
@@ -33,7 +34,7 @@ from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.provider.client import ProviderError, Question, ask, ask_for_plans
-from understudy_controlplane.provider.watch import SOURCE, ProviderWatch
+from understudy_controlplane.provider.watch import LIFE_SECONDS_MAX, SOURCE, ProviderWatch
 from understudy_controlplane.recover.tickets import Tickets
 from understudy_controlplane.store.database import open_database
 from understudy_controlplane.store.fleet import FleetStore
@@ -162,6 +163,21 @@ def test_a_control_plane_that_starts_asks_for_tickets_without_an_answer(tmp_path
     assert [one["id"] for one in site.asked()] == ["n1-1"]
 
 
+@pytest.mark.integration
+def test_a_ticket_that_cannot_be_read_is_answered_by_an_error_and_holds_up_no_other(
+    tmp_path: Path, engine: Engine
+) -> None:
+    """A later version, before a downgrade, may have asked what this one does not know."""
+    site = TicketsOfProvider(tmp_path, engine, TICKET)
+    site.store.open_ticket("n1-1", "n1", {"provider": {"asked": "exchange"}}, b.NOW)
+    site.open("n2")
+    for _ in range(2):
+        site.watch.look()
+    assert [one["id"] for one in site.asked()] == ["n2-1"]
+    first, _ = site.of_provider()
+    assert first["error"].startswith("not asked: its ticket cannot be read")
+
+
 @pytest.mark.parametrize("replaces", [True, False])
 def test_nothing_is_asked_for_a_ticket_that_was_closed_before(tmp_path: Path, engine: Engine, replaces: bool) -> None:
     site = TicketsOfProvider(tmp_path, engine, TICKET)
@@ -244,6 +260,39 @@ def test_a_date_that_cannot_be_is_an_error_and_ends_nothing(tmp_path: Path, engi
 
 
 @pytest.mark.integration
+def test_an_event_that_ends_before_it_begins_is_an_error_and_ends_nothing(tmp_path: Path, engine: Engine) -> None:
+    """Day and month may be swapped."""
+    site = TicketsOfProvider(tmp_path, engine, EVENTS.format(tmp_path))
+    site.events(event("n1"))
+    site.events(event("n2", begins="2027-03-05T08:00:00+01:00", ends="2027-03-05T06:59:59Z"))
+    assert site.live() == [("n1",)]
+
+
+@pytest.mark.parametrize("ends", ["9999-12-31T23:59:59Z", None])
+@pytest.mark.integration
+def test_an_event_without_a_near_end_lives_as_long_as_it_is_named(
+    tmp_path: Path, engine: Engine, ends: str | None
+) -> None:
+    site = TicketsOfProvider(tmp_path, engine, EVENTS.format(tmp_path))
+    site.events(event("n1", ends=ends))
+    now = site.clock.now()
+    (signal,) = site.signals.live(now)
+    assert now < signal.until <= now + LIFE_SECONDS_MAX
+
+
+@pytest.mark.integration
+def test_nodes_of_an_event_that_the_fleet_does_not_have_are_logged_once(tmp_path: Path, engine: Engine) -> None:
+    """A provider may name nodes with their domain, or those of other clusters, too."""
+    site = TicketsOfProvider(tmp_path, engine, EVENTS.format(tmp_path))
+    with capture_logs() as logs:
+        for _ in range(2):
+            site.events(event("n1"), event("n2.example.org"))
+    assert site.live() == [("n1",)]
+    (line,) = [one for one in logs if one["event"] == "provider_targets_unknown"]
+    assert line["targets"] == "n2.example.org"
+
+
+@pytest.mark.integration
 def test_what_nothing_expects_does_not_end_the_watch(tmp_path: Path, engine: Engine) -> None:
     site = TicketsOfProvider(tmp_path, engine, EVENTS.format(tmp_path))
     with engine.begin() as connection:
@@ -267,6 +316,13 @@ def test_an_accepted_replacement_with_an_odd_summary_stays_accepted(tmp_path: Pa
     assert ask(Provider(command=program(tmp_path, f"cat {path}")), QUESTION) == ("T", shown)
 
 
+@pytest.mark.integration
+def test_a_ticket_of_spaces_is_a_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "answer"
+    path.write_text('{"ticket": " \\n", "summary": "no"}')
+    assert ask(Provider(command=program(tmp_path, f"cat {path}")), QUESTION) == ("", "no")
+
+
 @pytest.mark.parametrize("script", ["echo hello", "kill -9 $$", "sleep 60", "yes"])
 @pytest.mark.integration
 def test_a_question_that_was_interrupted_may_have_been_accepted(tmp_path: Path, script: str) -> None:
@@ -279,7 +335,15 @@ def test_a_question_that_was_interrupted_may_have_been_accepted(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "script", ["exit 3", "echo hello", "yes", "echo '{\"ticket\": 1}'", "head -c 100000 /dev/zero; exit 1"]
+    "script",
+    [
+        "exit 3",
+        "echo hello",
+        "yes",
+        "echo '{\"ticket\": 1}'",
+        'echo \'{"ticket": "T"}{"ticket": "U"}\'',
+        "head -c 100000 /dev/zero; exit 1",
+    ],
 )
 @pytest.mark.integration
 def test_errors_are_short_and_show_no_arguments(tmp_path: Path, script: str) -> None:

@@ -30,7 +30,7 @@ class NodeHistory:
         self._newest_anomaly, self._anomalies_read_at = 0, 0.0
         self._lemon_signals: dict[str, LemonSignals] = {}
         self._lemons_read_at = 0.0
-        self._replaced: Mapping[str, Replacement] = {}
+        self._replaced: tuple[Mapping[str, Replacement], frozenset[str]] = {}, frozenset()
 
     def anomalies(self, now: float) -> tuple[tuple[FirstNan, ...], tuple[WrongResult, ...]]:
         """Read again when there is a new anomaly, and every five minutes to drop old ones."""
@@ -42,12 +42,18 @@ class NodeHistory:
         return self._anomalies
 
     def lemon_signals(
-        self, jobs: Iterable[Job], days: float, replacements: Mapping[str, Replacement], now: float
+        self,
+        jobs: Iterable[Job],
+        days: float,
+        replacements: Mapping[str, Replacement],
+        unseen: frozenset[str],
+        now: float,
     ) -> dict[str, LemonSignals]:
         """Signals by node. Read again every five minutes: a count over weeks does not change within a tick; and when a
-        node is another machine. Of a node that was replaced those count that came after the hour of that.
+        node is another machine. Of a node that was replaced those count that came after the hour of that. One that may
+        have been replaced while no control plane ran (`unseen`) has none until its agent reports.
         """
-        if replacements != self._replaced or not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
+        if (replacements, unseen) != self._replaced or not 0 <= now - self._lemons_read_at < AGE_MAX_SECONDS:
             since, excluded = now - days * DAY_SECONDS, excluded_by(jobs)
             found = self._lemons.signals(since, Counter(excluded))
             hours: dict[float, list[str]] = {}
@@ -58,7 +64,8 @@ class NodeHistory:
                 of_new = self._lemons.signals(hour, Counter(excluded))
                 found = {name: one for name, one in found.items() if name not in names}
                 found |= {name: of_new[name] for name in names if name in of_new}
-            self._lemon_signals, self._lemons_read_at, self._replaced = found, now, replacements
+            self._lemon_signals = {name: one for name, one in found.items() if name not in unseen}
+            self._lemons_read_at, self._replaced = now, (replacements, unseen)
         return self._lemon_signals
 
     def usual_quarantines(self, now: float) -> dict[str, int] | None:

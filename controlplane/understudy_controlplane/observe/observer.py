@@ -289,7 +289,7 @@ class Observer:
                 first_nans=first_nans,
                 wrong_results=wrong_results,
                 lemon_signals=self._history.lemon_signals(
-                    jobs.values(), config.lemon.days, self._inventory.replacements, now
+                    jobs.values(), config.lemon.days, self._inventory.replacements, self._inventory.unseen, now
                 ),
                 attempts=past.attempts_since(attempts_since),
                 quarantined_at=_by_node(quarantines),

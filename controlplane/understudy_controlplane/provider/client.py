@@ -90,7 +90,7 @@ def ask(policy: Provider, question: Question) -> tuple[str, str]:
     except NoAnswer as error:
         raise NoAnswer(f"{error}; it may have accepted {question.id}: ask it") from error
     summary = answer.summary if isinstance(answer.summary, str) else ""
-    return answer.ticket, summary.replace("\0", "")[:TEXT_CHARACTERS_MAX]
+    return answer.ticket.strip(), summary.replace("\0", "")[:TEXT_CHARACTERS_MAX]
 
 
 def ask_for_plans(policy: Provider, question: Question) -> tuple[Planned, ...]:
@@ -101,6 +101,9 @@ def ask_for_plans(policy: Provider, question: Question) -> tuple[Planned, ...]:
             at.astimezone(UTC)
     except OverflowError as error:
         raise NoAnswer("its answer cannot be read: a date is out of range") from error
+    for one in events:
+        if one.ends is not None and one.ends < one.begins:
+            raise NoAnswer(f"its answer cannot be read: {_short(one.ticket)} ends before it begins")
     return events
 
 

@@ -26,6 +26,7 @@ from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.provider import Ask, is_rack
 from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_controlplane.fleet.topology import shown
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.provider.client import Planned, ProviderError, Question, ask, ask_for_plans
 from understudy_controlplane.store.site_signals import SiteSignalStore, TooManySignals
@@ -41,6 +42,9 @@ SOON_SECONDS = DAY_SECONDS
 
 SHOWN_SECONDS = DAY_SECONDS
 """Life of a signal without an end: each answer renews it."""
+
+LIFE_SECONDS_MAX = 31 * DAY_SECONDS
+"""Longest life, that of other signals as well. Each answer renews an event that ends later."""
 
 
 class ProviderWatch:
@@ -60,6 +64,7 @@ class ProviderWatch:
         self._to_store: tuple[int, Json] | None = None
         """Number of a ticket, and the answer that is not stored yet: the provider is not asked again for that."""
 
+        self._unknown: frozenset[str] = frozenset()  # targets of the last answer that the fleet does not have
         self._answered = 0
         """Number of a ticket; no ticket up to it waits for an answer."""
 
@@ -97,7 +102,10 @@ class ProviderWatch:
         self._answered, self._to_store = self._to_store[0], None
 
     def _of_provider(self, policy: Provider, ticket: dict[str, Any]) -> Json:
-        question = _question(ticket["body"])
+        try:
+            question = _question(ticket["body"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return {"error": f"not asked: its ticket cannot be read ({type(error).__name__}: {error})"}
         if ticket["closed_at"] is not None and not is_rack(question.target):
             return {"error": "not asked: the ticket was closed before"}
         if question.ask is Ask.REPLACE and not policy.replacements_per_day_max:
@@ -126,6 +134,12 @@ class ProviderWatch:
             remedy = "its signals stay as they are until the next answer; try the program as the control plane's user"
             log.warning("provider_question_failed", ask=question.ask.value, error=str(error), remedy=remedy)
             return
+        named = frozenset(name for one in events for name in one.targets)
+        unknown = frozenset(name for name in named if not snapshot.is_target(name))
+        if unknown - self._unknown:
+            remedy = "its program has to name nodes as Slurm does, and domains as `understudy topology show` does"
+            log.warning("provider_targets_unknown", targets=shown(sorted(unknown)), remedy=remedy)
+        self._unknown = unknown
         self._take([*_signals(events, snapshot, now)], now)
 
     def _take(self, found: Sequence[tuple[ReportedSignal, float]], now: float) -> None:
@@ -190,4 +204,5 @@ def _signals(events: Sequence[Planned], snapshot: Snapshot, now: float) -> Itera
             continue
         seen.add(digest)
         key = f"{one.ticket[:200]} {digest}{' begins' if soon else ''}"
-        yield ReportedSignal(SOURCE, key, kind, targets, words), now + SHOWN_SECONDS if ends is None else ends
+        until = now + SHOWN_SECONDS if ends is None else min(ends, now + LIFE_SECONDS_MAX)
+        yield ReportedSignal(SOURCE, key, kind, targets, words), until
