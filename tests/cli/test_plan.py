@@ -43,6 +43,37 @@ def test_interval_names_the_best_one_and_refuses_a_checkpoint_that_costs_nothing
     assert (refused.exit_code, "give --save-cost" in refused.stderr) == (2, True)
 
 
+def test_spares_of_allocations_are_named_beside_those_of_the_pool() -> None:
+    found = asked("spares", *FEW, "--repair", "24h", "--allocation-spares", "3").stdout
+    assert "spares in the pool and 3 in each allocation, so that no gang waits" in found
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        "--interval 0s",
+        "--shared-interval 0s",
+        f"--repair {'9' * 400}d",
+        "--days nan",
+        "--cleared nan",
+        "--per-1000-node-days inf",
+        "--per-1000-node-days 1e9",
+        "--false-alarms inf",
+        "--rack-faults nan 32",
+        "--rack-faults -1 32",
+        "--rack-faults 0.5 100000",
+        "--gpu-hour-price nan",
+        "--spares 3 --allocation-spares 500",
+        "--gpus 1000000 --gangs 1000",
+        "--gpus 1000000 --per-1000-node-days 1000 --days 1000",
+    ],
+)
+def test_numbers_that_make_no_plan_are_refused(absurd: str) -> None:
+    refused = asked("what-if", *FEW, *absurd.split())
+    assert refused.exit_code == 2
+    assert refused.stderr
+
+
 @pytest.mark.parametrize("faults", ["byterobust", "rsc1", "servers400"])
 def test_every_profile_can_be_planned_with(faults: str) -> None:
     assert "ETTR" in asked("what-if", *FEW, "--faults", faults, "--rack-faults", "0.01", "32").stdout

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import click
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+SECONDS_MAX = 36_525 * 86_400.0
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -17,13 +18,19 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, seconds_min: float = 0.0) -> None:
+        self._seconds_min = seconds_min
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         match = _DURATION.fullmatch(str(value))
         if match is None:
             self.fail(f"'{value}' is no duration; write 90s, 30m, 4h or 2d", param, ctx)
-        return float(match[1]) * _SECONDS[match[2]]
+        seconds = float(match[1]) * _SECONDS[match[2]]
+        if not self._seconds_min <= seconds <= SECONDS_MAX:
+            self.fail(f"'{value}' is not between {self._seconds_min:g} s and a hundred years", param, ctx)
+        return seconds
 
 
 class Moment(click.ParamType[float]):

@@ -74,6 +74,15 @@ def _fault(site: Site, random: Random, at: float, nodes: range, cause: FaultCaus
     return Fault(at, nodes, cause, repair, person, lasts)
 
 
+def expected(site: Site) -> float:
+    """Mean number of faults in a run."""
+    rate = sum(one.per_1000_node_days for one in site.faults.causes) / 1000
+    trace = site.faults.trace
+    if trace is not None:
+        rate += len(trace.outages) / trace.nodes / (trace.seconds / DAY_SECONDS)
+    return site.nodes * site.days * rate
+
+
 def steady(faults: Faults) -> float:
     """Faults of a node in a day that take it out of service."""
     return sum(one.per_1000_node_days for one in faults.causes if one.effect in (Effect.DEAD, Effect.BROKEN)) / 1000 + (

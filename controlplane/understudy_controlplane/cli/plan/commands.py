@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from understudy_controlplane.cli.durations import DURATION
+from understudy_controlplane.cli.durations import DURATION, Duration
 from understudy_controlplane.cli.options import config_option
 from understudy_controlplane.cli.output import Exit, fail, note
 
@@ -18,16 +19,32 @@ if TYPE_CHECKING:
     from understudy_controlplane.api.documents import Document
     from understudy_controlplane.figures.plan_site import Site, Way
 
+NODES_MAX, FAULTS_MAX = 1_000_000, 5_000_000
+"""Most nodes of a fleet, and faults of all runs: beyond these a plan takes hours, or the machine's memory."""
+
+
+class _Number(click.FloatRange):
+    """No infinity, and nothing that is no number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"'{value}' is no number of use here", param, ctx)
+        return number
+
+
 PROFILES = ("llama3", "byterobust", "rsc1", "servers400")
+
+INTERVAL = Duration(1.0)
 
 OPTIONS = (
     click.option("--gpus", type=click.IntRange(1, 1_000_000), default=16_384, show_default=True, help="Of each gang."),
     click.option("--gangs", type=click.IntRange(1, 1000), default=1, show_default=True, help="Gangs of this size."),
     click.option("--gpus-per-node", type=click.IntRange(1, 128), default=8, show_default=True, help="GPUs of a node."),
-    click.option("--days", type=click.FloatRange(0.01, 1000), default=30.0, show_default=True, help="How long."),
+    click.option("--days", type=_Number(0.01, 1000), default=30.0, show_default=True, help="How long."),
     click.option(
         "--spares",
-        type=click.IntRange(0, 100_000),
+        type=click.IntRange(0, 10_000),
         help="Spare nodes in all; else as many as suffice 99 % of the time, by the formula.",
     ),
     click.option(
@@ -46,33 +63,29 @@ OPTIONS = (
     click.option(
         "--from-history", is_flag=True, help="Faults and times of this site, from the control plane's database."
     ),
-    click.option(
-        "--per-1000-node-days", type=click.FloatRange(min=0), help="Faults, in the place of the published rate."
-    ),
+    click.option("--per-1000-node-days", type=_Number(0, 1000), help="Faults, in the place of the published rate."),
     click.option(
         "--rack-faults",
-        type=(float, click.IntRange(2)),
+        type=(_Number(0, 1), click.IntRange(2, 1024)),
         metavar="SHARE NODES",
         help="Such as 0.005 32: as often as this share of the faults, so many nodes fail together.",
     ),
-    click.option("--false-alarms", type=click.FloatRange(min=0), help="In 1,000 node-days; else 0.38."),
+    click.option("--false-alarms", type=_Number(0, 1000), help="In 1,000 node-days; else 0.38."),
     click.option("--repair", type=DURATION, help="Mean time of other repairs; else that of the 400 servers, 133 h."),
     click.option(
         "--cleared",
-        type=click.FloatRange(0, 1),
+        type=_Number(0, 1),
         help="Share of the faults that a reset or a reboot clears in 20 minutes; else 0.244.",
     ),
-    click.option("--interval", type=DURATION, default="5m", show_default=True, help="Between two checkpoints."),
+    click.option("--interval", type=INTERVAL, default="5m", show_default=True, help="Between two checkpoints."),
     click.option("--save-cost", type=DURATION, help="For which one holds the training up; else 6.8 s."),
-    click.option("--shared-interval", type=DURATION, help="Saves in memory every --interval, and on files this often."),
+    click.option("--shared-interval", type=INTERVAL, help="Saves in memory every --interval, and on files this often."),
     click.option("--restore", type=DURATION, help="From the last process to the first step; else 60 s."),
     click.option(
         "--start", type=DURATION, help="From the nodes to the last process; else as published for so many GPUs."
     ),
     click.option("--person", type=DURATION, help="Mean time until a person has restarted a job; else 2 h."),
-    click.option(
-        "--gpu-hour-price", "price", type=click.FloatRange(min=0, min_open=True), help="Of one GPU for an hour."
-    ),
+    click.option("--gpu-hour-price", "price", type=_Number(min=0, min_open=True), help="Of one GPU for an hour."),
     click.option(
         "--runs", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Runs, each with a seed."
     ),
@@ -116,6 +129,7 @@ class _Plan:
             site_of,
             way,
         )
+        from understudy_controlplane.figures.plan_faults import expected as faults_of_nodes
 
         self.price: float | None = options.pop("price")
         runs, seed = options.pop("runs"), options.pop("seed")
@@ -123,12 +137,19 @@ class _Plan:
         config, from_history = options.pop("config"), options.pop("from_history")
         asked = Asked(rack=options.pop("rack_faults"), **options)
         self.faults: str = published()["profiles"][asked.faults]["source"]
+        if asked.gpus * asked.gangs > NODES_MAX * asked.gpus_per_node:
+            fail(f"more than {NODES_MAX:,} nodes are not planned; give fewer --gpus or --gangs", Exit.USAGE)
+        if asked.spares is not None and (asked.inside or 0) * asked.gangs > asked.spares:
+            fail("--allocation-spares of each gang are more than --spares in all", Exit.USAGE)
         self.site: Site = site_of(asked)
         self.way: Way = way(UNDERSTUDY_RUN if self.site.inside else UNDERSTUDY_POOL)
         if from_history:
             self._from_history(config, asked)
         if asked.per_1000_node_days is not None and self.site.faults.trace is not None:
             fail("faults that are replayed come at their own rate; leave --per-1000-node-days out", Exit.USAGE)
+        faults = faults_of_nodes(self.site) * runs
+        if faults > FAULTS_MAX:
+            fail(f"{faults:,.0f} faults in all are too many; give fewer --days, --runs or faults", Exit.USAGE)
 
     def _from_history(self, config: Path, asked: Any) -> None:
         from understudy_controlplane.cli.database import opened
@@ -183,7 +204,7 @@ def plan() -> None:
 @plan.command("spares")
 @click.option(
     "--availability",
-    type=click.FloatRange(0.5, 0.99999),
+    type=_Number(0.5, 0.99999),
     default=0.99,
     show_default=True,
     help="Share of the time in which no gang waits for a node.",

@@ -79,7 +79,7 @@ def _summary(basis: Basis) -> list[tuple[str, str]]:
             "fleet",
             f"{basis.gpus:,} GPUs in {gangs}, {basis.days:g} days, {basis.runs} runs from seed {basis.first_seed}",
         ),
-        ("spares", f"{basis.spares_pool} in the pool, {basis.spares_inside} in each allocation"),
+        ("spares", _spares(basis)),
         ("faults", basis.faults),
         (
             "times",
@@ -88,6 +88,11 @@ def _summary(basis: Basis) -> list[tuple[str, str]]:
             f"after {in_words(basis.repair_mean)} on average",
         ),
     ]
+
+
+def _spares(basis: Basis) -> str:
+    inside = f" and {basis.spares_inside} in each allocation" if basis.spares_inside else ""
+    return f"{basis.spares_pool} spares in the pool{inside}"
 
 
 def what_if(outcomes: Sequence[Outcome], basis: Basis) -> Document:
@@ -149,7 +154,10 @@ def _level_bars(one: Outcome) -> Markup:
 
 
 def spares(advice: PoolAdvice, basis: Basis) -> Document:
-    words = "no number of spares is enough" if advice.spares is None else f"{advice.spares} spares in the pool"
+    words = "no number of spares is enough"
+    if advice.spares is not None:
+        basis = msgspec.structs.replace(basis, spares_pool=advice.spares)
+        words = _spares(basis)
     return Document(
         SparesPlan(advice.spares, basis, advice),
         f"Plan: {words}, so that no gang waits for a node {100 * advice.availability:g} % of the time",
