@@ -83,7 +83,8 @@ def main() -> int:
         return 1
     console.print()
     timeline.draw(console, result.recoveries)
-    timeline.write(RESULT, result.recoveries, result.weights_identical, result.ettr)
+    figures = result.ettr, result.first_start_seconds, result.step_seconds
+    timeline.write(RESULT, result.recoveries, result.weights_identical, *figures)
     lost = sum(one.steps_lost for one in result.recoveries)
     repeated = counted(lost, "step was", "steps were") if lost else "No step was"
     console.print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ class Result:
     ettr: float = 0.0
     gang_seconds: float = 0.0
     step_seconds: float = 0.0
+    first_start_seconds: float = 0.0  # from Slurm's start of the gang to its first step
 
 
 class OthersWatch:
@@ -97,6 +99,7 @@ class Story:
         self._wait_running(gang)
         watch.start()
         try:
+            self.result.first_start_seconds = self._first_start(gang)
             self._faults(gang)
             self._at_end(gang)
             self._wait_completed(gang)
@@ -231,6 +234,15 @@ class Story:
             return made is not None and made[0] == attempt and made[1] >= STEPS_BEFORE_A_FAULT
 
         self._site.wait_for(far_enough, GANG_START_SECONDS, f"attempt {attempt} makes {STEPS_BEFORE_A_FAULT} steps")
+
+    def _first_start(self, gang: int) -> float:
+        def made_a_step() -> bool:
+            made = self._show_progress(gang)
+            return made is not None and made[1] > 0
+
+        self._site.wait_for(made_a_step, GANG_START_SECONDS, "the gang makes its first step")
+        job = next(one for one in self._site.items("/v1/jobs?limit=20") if one["job_id"] == gang)
+        return time.time() - float(job["attempts"][0]["running_at"])
 
     def _show_progress(self, gang: int) -> tuple[int, int] | None:
         """(attempt, steps it made) as its ranks report them now. The attempt's record is written every ten seconds."""

@@ -37,11 +37,20 @@ class RecoveryShown:
     restored_from: str  # "a replica" | "memory" | "files"
 
 
-def write(path: Path, recoveries: Sequence[RecoveryShown], weights_identical: bool, ettr: float) -> None:
+def write(
+    path: Path,
+    recoveries: Sequence[RecoveryShown],
+    weights_identical: bool,
+    ettr: float,
+    first_start_seconds: float,
+    step_seconds: float,
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "weights_identical": weights_identical,
         "ettr": round(ettr, 4),
+        "first_start_ms": round(first_start_seconds * 1000),
+        "step_ms": round(step_seconds * 1000, 1),
         "recoveries": [asdict(one) for one in recoveries],
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
