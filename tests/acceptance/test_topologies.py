@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance import gang
 from tests.acceptance.conftest import MakeSite
 from tests.testbed.installation import DEBIAN_13, DEBIAN_14
-from tests.testbed.site import RESEARCHER, Site
+from tests.testbed.site import Site
 from understudy_controlplane.slurm.cli import CommandLineGateway
 from understudy_controlplane.slurm.pyslurm_gateway import PyslurmGateway
 
@@ -88,11 +88,13 @@ def test_slurm_starts_a_gang_in_one_block_only_so_all_of_it_moves_where_its_bloc
     assert not set(gang.reservations(site)) - {"understudy_spares"}
 
 
-def test_both_gateways_read_the_segment_that_a_job_asks_for(make_site: MakeSite) -> None:
+def test_both_gateways_read_the_segment_and_a_gang_that_is_spread_worse_is_recorded_with_its_price(
+    make_site: MakeSite,
+) -> None:
+    """An administrator moves a node of the gang to another block, which Slurm does not hold against a running job."""
     site = make_site(nodes=8, spares=0, blocks=BLOCKS, slurm=DEBIAN_14)
-    script = site.cluster.user_directory(RESEARCHER) / "job.sh"
-    script.write_text("#!/bin/bash\nsleep 60\n")
-    job = site.submit(script, options=("--hold", "--nodes=4", "--segment=2", "--comment=understudy"))
+    job = gang.submit(site, "--segment=2", "--nodelist=n[1-2,5-6]")
+    gang.wait_running(site, job)
     environment = site.cluster.environment
     command_line = CommandLineGateway(environment=environment)
     with ExitStack() as stack:
@@ -101,6 +103,20 @@ def test_both_gateways_read_the_segment_that_a_job_asks_for(make_site: MakeSite)
         for gateway in (command_line, pyslurm):
             (found,) = [one for one in gateway.jobs() if one.job_id == job]
             assert (found.segment, found.comment) == (2, "understudy")
+    moved = site.cluster.run("scontrol", "update", "NodeName=n2", "Topology=nvlink:b2")
+    assert moved.returncode == 0, moved.stderr
+    gang.start_agents(site)
+    site.start_control_plane()
+
+    def recorded() -> list[str]:
+        reasons = [one["reason"] for one in site.items("/v1/decisions") if one["table_row"] == 395]
+        return [one for one in reasons if "1 of 2 groups of 2 nodes are in one block" in one]
+
+    site.wait_for(recorded, 60, "the gang's place is recorded")
+    (words,) = recorded()
+    assert "it asks for --segment=2" in words
+    assert "3 of its 6 pairs of nodes are in different nvlink blocks" in words
+    assert gang.state(site, job) == "RUNNING"
 
 
 def test_a_block_that_loses_its_fabric_is_one_failure_and_its_gang_moves_to_another_block(make_site: MakeSite) -> None:
