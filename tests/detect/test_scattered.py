@@ -128,6 +128,12 @@ def test_without_a_topology_nothing_is_known() -> None:
     assert found(("n1", "n2", "n5", "n6"), ()) == []
 
 
+def recorded_of(rehearsal: Rehearsal, job: int) -> list[str]:
+    """Reasons of the decisions about where Slurm put it."""
+    decisions = Queries(rehearsal.control_plane.engine).decisions(100, only=DecisionFilter(subject=f"job {job}"))
+    return [one["reason"] for one in decisions if one["table_row"] == 395]
+
+
 @pytest.mark.integration
 @pytest.mark.patient
 def test_slurm_that_ignores_segment_after_a_change_of_the_topology_is_recorded_and_the_gang_works_on(
@@ -138,9 +144,32 @@ def test_slurm_that_ignores_segment_after_a_change_of_the_topology_is_recorded_a
     rehearsal.fake.ask_for_segment(rehearsal.gang, 2)
     rehearsal.fake.block_nodes = 3
     rehearsal.run(400)
-    decisions = Queries(rehearsal.control_plane.engine).decisions(100, only=DecisionFilter(subject="job 1"))
-    recorded = [one for one in decisions if one["table_row"] == 395]
-    assert len(recorded) == 1, decisions
-    assert "it asks for --segment=2, and 1 of 2 groups of 2 nodes are in one block" in recorded[0]["reason"]
+    (reason,) = recorded_of(rehearsal, rehearsal.gang)
+    assert "it asks for --segment=2, and 1 of 2 groups of 2 nodes are in one block" in reason
+    assert rehearsal.gang_state() == ("RUNNING", 0)
+    assert not rehearsal.line.effects
+
+
+@pytest.mark.integration
+@pytest.mark.patient
+def test_a_node_that_left_its_block_when_slurm_switched_it_off_is_named_to_the_gang_that_runs_there(
+    tmp_path: Path,
+) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    fake = rehearsal.fake
+    fake.blocks_lose_powered_down = True
+    fake.cancel(rehearsal.hungry)
+    fake.cancel(rehearsal.gang)
+    rehearsal.run(2)
+    assert fake.power_down("n4")
+    fake.power_up("n4")
+    rehearsal.gang = fake.submit(rehearsal.gang_user, 4, comment="understudy")
+    fake.ask_for_segment(rehearsal.gang, 4)
+    rehearsal.run(2)
+    assert rehearsal.gang_nodes() == ["n1", "n2", "n3", "n4"]
+    fake.block_nodes = 4
+    rehearsal.run(400)
+    (reason,) = recorded_of(rehearsal, rehearsal.gang)
+    assert "0 of 1 groups of 4 nodes are in one block; the topology has n4 in no block" in reason
     assert rehearsal.gang_state() == ("RUNNING", 0)
     assert not rehearsal.line.effects

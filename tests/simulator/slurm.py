@@ -65,6 +65,7 @@ class _Node:
     weight: int = 1
     memory_mb: int = 512_000
     reboot: str = ""  # "REQUESTED" until it is empty, then "ISSUED" until it is back
+    in_no_block: bool = False
     power: str = ""  # "POWERED_DOWN" while it is switched off, "POWERING_UP" until it is back
 
     def responding(self, now: float) -> bool:
@@ -119,6 +120,9 @@ class _Job:
 
 class VirtualSlurm:
     """Implements `Slurm`; beside it stand what users, time and misfortune do."""
+
+    blocks_lose_powered_down = False
+    """Slurm dropped cloud nodes from their blocks for good, once they were switched off, until 25.11."""
 
     def __init__(
         self,
@@ -314,6 +318,8 @@ class VirtualSlurm:
         if node.down or node.drained or node.power or node.reboot or name in self._busy():
             return False
         node.power = "POWERED_DOWN"
+        if self.blocks_lose_powered_down:
+            node.in_no_block = True
         return True
 
     def power_up(self, name: str, *, boots: bool = False) -> None:
@@ -484,7 +490,8 @@ class VirtualSlurm:
     def _blocks(self, names: Sequence[str]) -> Iterator[TopologyUnit]:
         size = self.block_nodes
         for number, at in enumerate(range(0, len(names), size), 1):
-            yield TopologyUnit(UnitKind.BLOCK, f"b{number}", tuple(names[at : at + size]), size=size)
+            nodes = tuple(name for name in names[at : at + size] if not self._node(name).in_no_block)
+            yield TopologyUnit(UnitKind.BLOCK, f"b{number}", nodes, size=size)
 
     def in_few_blocks(self, free: Sequence[str], count: int) -> list[str]:
         """Nodes as topology/block chooses: of the blocks with the most free nodes, no more than the job needs."""
