@@ -213,11 +213,48 @@ def test_where_people_took_those_nodes_it_waits_until_the_morning() -> None:
 @pytest.mark.parametrize("node", [out("n8"), out("n3", for_seconds=100.0)], ids=["elsewhere", "since the requeue"])
 def test_a_gang_that_no_fault_has_stopped_waits_for_the_jobs_that_have_its_nodes(node: NodeView) -> None:
     """It was preempted while any node of its partition is out of service."""
-    seen = pending(node, waiting_since={"gang_pends job 7": b.NOW - 301})
+    seen = pending(node)
     assert NeedKind.GANG_PENDS not in kinds(seen)
     assert "n1" in joining_pool(seen, (), b.config(spares={"count": 8})), "the pool may have its nodes"
     stopped = pending(out("n3"))
     assert "n1" not in joining_pool(stopped, (), b.config(spares={"count": 8}))
+
+
+def test_a_gang_that_a_fault_has_stopped_is_listed_until_it_runs_again() -> None:
+    """Its node is back, and other jobs have its seats."""
+    (need,) = found(pending(waiting_since={"gang_pends job 7": b.NOW - 301}))
+    assert (need.kind, need.subject, need.is_urgent(b.NOW)) == (NeedKind.GANG_PENDS, "job 7", True)
+    assert need.why.endswith("was restarted and pends (Resources)")
+
+
+def test_a_gang_that_a_fault_has_stopped_and_a_limit_keeps_is_listed_with_the_limit() -> None:
+    seen = pending(out("n3"), waiting_since={"gang_pends job 7": b.NOW - 301})
+    (job,) = seen.jobs.values()
+    limited = replace(job, slurm=replace(job.slurm, reason="AssocGrpGRES"))
+    (need,) = [one for one in found(b.changed(seen, jobs={job.key: limited})) if one.subject == "job 7"]
+    assert need.kind is NeedKind.GANG_PENDS
+    assert "pends (AssocGrpGRES)" in need.why
+
+
+@pytest.mark.parametrize(
+    ("since_move", "steps", "is_lost"),
+    [(0, None, True), (1, None, False), (1, 12, False)],
+    ids=["none", "ran", "steps"],
+)
+def test_a_gang_that_pends_is_not_back_until_it_has_had_another_attempt_whatever_the_clocks_show(
+    since_move: int, steps: int | None, is_lost: bool
+) -> None:
+    """Both clocks were an hour ahead when Slurm requeued it, which is its submit time since."""
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 400, (), ended_at=b.NOW - 200, outcome="not done")
+    seen = pending(lost_gangs=(failed,))
+    (job,) = seen.jobs.values()
+    job = replace(job, slurm=replace(job.slurm, submit_at=int(b.NOW) + 3400, restart_count=1 + since_move))
+    last = {job.key: LastAttempt(since_move, RAN_ON, steps)}
+    seen = b.changed(seen, jobs={job.key: job}, last_attempts=last)
+    assert (NeedKind.GANG_NOT_BACK in kinds(seen)) is is_lost
 
 
 @pytest.mark.parametrize(

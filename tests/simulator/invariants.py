@@ -62,6 +62,9 @@ STEP_SECONDS_MAX = 420.0
 AFTER_CRASH_SECONDS = 15.0
 """How long after a crash of slurmctld a drain that is not there counts as lost in it."""
 
+SCHEDULED_SECONDS = 5.0
+"""Until Slurm has started a job that is eligible and has its nodes."""
+
 STARTED_JUST_NOW_SECONDS = 10.0
 """A job that has started since may have been unknown to the control plane when it reserved the node."""
 
@@ -771,8 +774,8 @@ class Invariants:
                 yield gang, job
 
     def _lost_seats(self, gang: Gang, job: SlurmJob) -> set[str]:
-        """Its last nodes that went out before Slurm could start it again."""
-        by = self._world.now - self._world.slurm.now + (job.eligible_at or job.submit_at) + LATE_SECONDS
+        """Its last nodes that went out before Slurm could start it again. One that failed later has not stopped it."""
+        by = self._world.now - self._world.slurm.now + (job.eligible_at or job.submit_at) + SCHEDULED_SECONDS
         return {name for name in self._own_nodes(gang, job) if self._out_since.get(name, math.inf) <= by}
 
     def _own_nodes(self, gang: Gang, job: SlurmJob) -> set[str]:

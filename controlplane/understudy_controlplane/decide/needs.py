@@ -16,7 +16,7 @@ from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, 
 from understudy_controlplane.detect.hang import all_report, silent_patience_seconds
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
-from understudy_controlplane.detect.stopped import is_down, leaves_it_to_slurm, stopped_gang
+from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.custody import Holder, kept_down
@@ -386,35 +386,35 @@ def _hold(job: SlurmJob) -> tuple[str, str]:
 
 
 def _pending(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator[Need]:
-    """Gangs that a fault has stopped and for which Slurm finds no nodes, while some of their partition are out of
-    service.
+    """Gangs that a fault has stopped, until they run again: also where the node is back meanwhile and other jobs have
+    their seats, or where a limit keeps them from starting.
     """
     lost = {one.subject for one in _not_back(snapshot, moving)}
     away = _away_by_partition(snapshot)
     for key in snapshot.progress.last_attempts.keys() - moving:
-        found = stopped_gang(snapshot, key)
-        if found is None or f"job {key.job_id}" in lost:
+        job, found = snapshot.jobs[key], fault_behind(snapshot, key)
+        slurm, kind, subject = job.slurm, NeedKind.GANG_PENDS, f"job {key.job_id}"
+        if not slurm.pending or slurm.held or slurm.held_by_slurm or slurm.put_off or subject in lost:
             continue
-        job = snapshot.jobs[key]
-        slurm = job.slurm
+        stopped = found is not None and any(_is_away(snapshot.nodes[name]) for name in found.nodes)
+        if not stopped and f"{kind.value} {subject}" not in snapshot.round.waiting_since:
+            continue
         partitions = slurm.partition.split(",")
         out = sorted({name for one in partitions for name in away.get(one, ())}, key=spares.natural)
-        if slurm.pending and out and not (slurm.held or slurm.held_by_slurm):
-            kind, subject = NeedKind.GANG_PENDS, f"job {job.key.job_id}"
-            why = (
-                f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'}); of its partition "
-                f"{shown(out)} {'is' if len(out) == 1 else 'are'} out of service"
-            )
-            failed = [name for name in out if not _is_known_to_people(snapshot, name)]
+        failed = [name for name in out if not _is_known_to_people(snapshot, name)]
+        why = f"{named(job)} was restarted and pends ({slurm.reason or 'no reason given'})"
+        command = f"`scontrol show job {key.job_id}` shows what it waits for"
+        if out:
+            why += f"; of its partition {shown(out)} {'is' if len(out) == 1 else 'are'} out of service"
             first = failed[0] if failed else out[0]
             command = f"repair {first}; `understudy node release {first} REASON` returns it"
             if first not in snapshot.at_fault:
                 command = f"`systemctl status slurmd` on {first}; `scontrol update nodename={first} state=resume`"
-            since = _first_seen(snapshot, kind, subject)
-            if is_down(snapshot, found.node):  # it has stood still since then, though Slurm has requeued it later
-                since = min(since, found.at)
-            page = PENDS_SECONDS if failed else None
-            yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)
+        since = _first_seen(snapshot, kind, subject)
+        if found is not None and is_down(snapshot, found.node):
+            since = min(since, found.at)  # it has stood still since then, though Slurm has requeued it later
+        page = PENDS_SECONDS if failed or not out else None
+        yield Need(kind, subject, since, why, command, PENDS_SECONDS, page_seconds=page)
 
 
 def _is_known_to_people(snapshot: Snapshot, name: str) -> bool:
@@ -445,6 +445,8 @@ def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator
         if job is None or job.key in moving:
             continue
         ended_at = recovery.ended_at or 0.0
+        if _has_run_since(snapshot, recovery.plan, _was_not_seen(recovery)):
+            continue
         gives_up = snapshot.slurm.slurmd_timeout_seconds if _was_not_seen(recovery) else 0
         why, command = _why_not_back(job.slurm, ended_at + gives_up + snapshot.slurm.ahead_seconds)
         if why:
@@ -461,12 +463,24 @@ def _was_not_seen(recovery: Recovery) -> bool:
     return any(step.status is StepStatus.FAILED and step.name in waits for step in recovery.steps)
 
 
+def _has_run_since(snapshot: Snapshot, plan: PoolSwapPlan, was_not_seen: bool) -> bool:
+    """The job, which pends, has had another attempt since its move. Attempts are counted: clocks are set, and a requeue
+    by Slurm itself has a time of its own.
+    """
+    last = snapshot.progress.last_attempts.get(plan.job)
+    if last is None or last.restart_count <= plan.restart_count:
+        return False
+    return not was_not_seen or last.last_step is not None
+
+
 def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
-    """And what a person can do; empty: it runs, its owner has ended it, or that came later than the failure."""
+    """Why it does not run, and what a person can do; empty: it runs, its owner has ended it, or that came later than
+    the failure.
+    """
     number, until = job.job_id, ended_at + SETTLES_SECONDS
-    if job.held_by_slurm and job.submit_at <= until:
+    if job.held_by_slurm:
         return _hold(job)
-    if job.pending and job.submit_at <= until:
+    if job.pending:
         return (
             f"it waits in Slurm's queue ({job.reason or 'no reason given'}) and holds no nodes any more",
             f"`scontrol show job {number}` shows what it waits for: free that or raise the limit; `scontrol top "

@@ -52,8 +52,15 @@ def leaves_it_to_slurm(recovery: Recovery) -> bool:
 
 
 def stopped_gang(snapshot: Snapshot, key: JobKey) -> Finding | None:
+    """The fault that has stopped the gang, which would run if it had nodes."""
+    job = snapshot.jobs.get(key)
+    return fault_behind(snapshot, key) if job is not None and waits_for_nodes(job) else None
+
+
+def fault_behind(snapshot: Snapshot, key: JobKey) -> Finding | None:
+    """The fault that has ended the gang's last attempt, whatever the job waits for now."""
     job, last = snapshot.jobs.get(key), snapshot.progress.last_attempts.get(key)
-    if job is None or last is None or not waits_for_nodes(job):
+    if job is None or last is None or not (job.slurm.pending or job.slurm.completing):
         return None
     spoilt = job.slurm.submit_at == job.key.submit_at  # by a dead node: when it was requeued is not known
     until = snapshot.now if spoilt else requeued_at(snapshot, job) - snapshot.slurm.ahead_seconds + KNOWN_LATER_SECONDS

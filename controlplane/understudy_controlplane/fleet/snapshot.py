@@ -107,7 +107,7 @@ class FleetHistory:
 
     cancelled: tuple[Recovery, ...] = ()  # by operators, within the last week
     lost_gangs: tuple[Recovery, ...] = ()
-    """Moves of gangs that failed within the last day, after their gang's attempt had been ended."""
+    """Moves of gangs that failed within the last week, after their gang's attempt had been ended."""
     miscounted: tuple[Recovery, ...] = ()
     """Moves of gangs that had lost all their nodes, within the last week, where Slurm may count these jobs there since.
     """

@@ -66,9 +66,6 @@ CLOCK_TOLERANCE_SECONDS = 60.0
 BROKEN_OFF_SECONDS = 600.0
 """Seconds after its report in which a launch that was broken off leads to a finding."""
 
-LOST_GANGS_SECONDS = 24 * HOUR_SECONDS
-"""Seconds after its end in which a move that failed may be why its gang is not back."""
-
 LATE_SECONDS = 10.0
 """A reading after some that failed may come this much later than the next but one was due: what Slurm shows before and
 after them counts as shown without a break.
@@ -279,7 +276,7 @@ class Observer:
             ),
             history=FleetHistory(
                 cancelled=past.cancelled_since(week_ago),
-                lost_gangs=past.lost_gangs_since(now - LOST_GANGS_SECONDS),
+                lost_gangs=past.lost_gangs_since(week_ago),
                 miscounted=past.dead_gangs_since(week_ago) if miscounts_dead_gangs(self.reading.settings) else (),
                 swaps=past.swaps_since(hour_ago),
                 spares_taken=past.spares_taken_since(week_ago),

@@ -350,13 +350,13 @@ class Runner:
     def _done(self, recovery: Recovery, step: RecoveryStep, outcome: Done, context: StepContext) -> Recovery:
         now = self._clock.now()
         if step.name in WRITE_REASONS:
-            for node in (context.slurm.nodes.get(name) for name in recovery.plan.nodes):
-                rebooted = step.name is StepName.REBOOT_NODE
+            for name in _looked_at(recovery.plan):
+                node, rebooted = context.slurm.nodes.get(name), step.name is StepName.REBOOT_NODE
                 if node is None or not (node.taken_out or rebooted):
                     continue  # its drain was refused: nothing is there that a person could lift
                 if rebooted or _wrote(recovery, step, node):
                     self._stores.fleet.owned(node, now)
-                else:
+                elif name in recovery.plan.nodes:
                     self._stores.fleet.drained(node, now)
         self._record_stages(recovery, outcome.results)
         done = self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
