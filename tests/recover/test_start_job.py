@@ -12,7 +12,8 @@ from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import PoolSwapPlan
 from understudy_controlplane.fleet.slurm import JobAddress, SlurmJob, SlurmView
-from understudy_controlplane.recover.step import GangFacts, StepContext, Todo, Wait
+from understudy_controlplane.recover.step import Failed, GangFacts, StepContext, Todo, Wait
+from understudy_controlplane.recover.steps.gang import AWAIT_FIRST_STEP, AWAIT_PROCESSES
 from understudy_controlplane.recover.steps.job import START_JOB
 
 SECOND = int(b.NOW)
@@ -81,3 +82,12 @@ def test_it_is_asked_for_again_when_that_second_has_begun(ahead: float) -> None:
 
 def test_a_job_that_the_scheduler_has_looked_at_is_left_to_it() -> None:
     assert isinstance(START_JOB.observe(context(gang(None, "Resources"), SECOND + 5.0)), Wait)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gang_whose_start_slurmctld_forgets_waits_for_no_step(count: int) -> None:
+    """Its move ends, and the next one gives it seats. As another attempt it was requeued since."""
+    pends = replace(gang(None, "Resources"), restart_count=count)
+    waits = replace(context(pends, SECOND + 60), gang=lambda _: GangFacts(hook_was_used=True))
+    for step in (AWAIT_PROCESSES, AWAIT_FIRST_STEP):
+        assert isinstance(step.observe(waits), Failed if count == 1 else Wait)

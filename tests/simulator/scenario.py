@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from tests.simulator.slurm import NOT_RESPONDING_SECONDS
 from understudy_controlplane.config import NoSpare
 
 NODES = 16
@@ -486,7 +487,7 @@ def _with_ordinary_days(scenario: Scenario, random: Random) -> Scenario:
             fault = Event(at + 200, Kind.XID, random.choice(names[: sum(gang_sizes(scenario.nodes))]), 0.0, 79)
             events = [Event(at, Kind.LICENCE_AWAY), fault]
         case kind:
-            seconds = (60, 200) if kind is Kind.POWER_SAVES else (5, 20)
+            seconds = (60, 200) if kind is Kind.POWER_SAVES else (5, NOT_RESPONDING_SECONDS)  # until the next ping
             for at in _moments(scenario, random, 3):
                 events += [Event(at, kind, name, round(random.uniform(*seconds), 1)) for name in names[-RACK:]]
     return msgspec.structs.replace(scenario, settings=settings, events=(*scenario.events, *events))

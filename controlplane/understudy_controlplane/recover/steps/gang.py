@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from understudy_controlplane.fleet.counted import counted
-from understudy_controlplane.fleet.recovery import AllocationSwapPlan, StepName
+from understudy_controlplane.fleet.recovery import AllocationSwapPlan, PoolSwapPlan, StepName
+from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.recover.step import (
     RESTART_FORGOTTEN,
     Done,
@@ -23,13 +24,24 @@ def _no_word_expected(context: StepContext) -> Done | Failed | None:
         return Done("the job has completed")
     if job.ended:
         return Failed(f"the job is over: {job.state}")
-    if context.restart_is_forgotten:
-        return Failed(RESTART_FORGOTTEN)
+    if forgotten := _forgotten(context, job):
+        return Failed(forgotten)
     if isinstance(context.plan, AllocationSwapPlan) and _stays(context):
         return Failed("the launcher starts nothing any more, and leaves the gang to the control plane")
     if not context.gang(job.restart_count).hook_was_used:
         return Done("the job does not use the training hook: what Slurm shows counts")
     return None
+
+
+def _forgotten(context: StepContext, job: SlurmJob) -> str:
+    """What slurmctld lost in a crash. A job that had started, and pends as the same attempt, has given its seats up:
+    the next round gives it others.
+    """
+    if context.restart_is_forgotten:
+        return RESTART_FORGOTTEN
+    plan = context.plan
+    pends = isinstance(plan, PoolSwapPlan) and job.pending and job.restart_count == plan.restart_count + 1
+    return "the job pends again: slurmctld crashed and has forgotten its start" if pends else ""
 
 
 def _has_done_its_work(context: StepContext) -> bool:
