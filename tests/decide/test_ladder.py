@@ -10,10 +10,11 @@ import pytest
 
 from tests import builders as b
 from understudy_controlplane.decide.ladder import next_rung
-from understudy_controlplane.decide.repair_cycle import attempts_by_node
-from understudy_controlplane.fleet.finding import HardwareDetail
+from understudy_controlplane.decide.repair_cycle import attempts_by_node, due
+from understudy_controlplane.fleet.finding import HardwareDetail, RepairDetail
 from understudy_controlplane.fleet.gpu import Replacement
 from understudy_controlplane.fleet.incident import OpenIncident
+from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus, RepairAttempt, Rung
 from understudy_controlplane.fleet.snapshot import FleetHistory
 from understudy_controlplane.fleet.subject import Subject
@@ -121,3 +122,18 @@ def test_what_was_tried_on_the_machine_before_does_not_count() -> None:
         history = FleetHistory(attempts=attempts, replacements={"n1": Replacement(b.NOW - 3000, replaced_at)})
         found = attempts_by_node(replace(b.snapshot(b.node("n1")), history=history))
         assert len(found.get("n1", [])) == left
+
+
+@pytest.mark.parametrize(("signal", "rung"), [("hardware_fault", Rung.REPLACE), ("node_dead", Rung.MANUAL_REPAIR)])
+def test_a_node_whose_route_flaps_is_shown_to_a_person_and_not_replaced(signal: str, rung: Rung) -> None:
+    """That it had died is inferred from silence: for the third time it answers again by itself."""
+    out = b.record("n1", NodeState.QUARANTINED, since=b.NOW - 900, drained_at=b.NOW - 900)
+    node = b.node("n1", record=out, slurm=b.slurm_node("n1", flags=["DRAIN"], reason="understudy: silence"))
+    found = replace(incident(), signal=signal)
+    history = {"n1": (b.NOW - 200_000, b.NOW - 100_000, b.NOW - 900)}
+    seen = b.snapshot(node, incidents={found.subject: found}, quarantined_at=history)
+    config = b.config(
+        repair={"enabled": True}, provider={"command": "/bin/ask", "replacements_per_day_max": 1}, spares={"count": 0}
+    )
+    (finding,) = due(seen, seen.nodes["n1"], (), config)
+    assert (finding.rule, finding.detail) == ("repair.flapping", RepairDetail(rung=rung, fault="broken"))

@@ -442,11 +442,9 @@ def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator
     """
     for recovery in snapshot.history.lost_gangs:
         job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
-        if job is None or job.key in moving:
+        if job is None or job.key in moving or _has_run_since(snapshot, recovery):
             continue
         ended_at = recovery.ended_at or 0.0
-        if _has_run_since(snapshot, recovery.plan, _was_not_seen(recovery)):
-            continue
         gives_up = snapshot.slurm.slurmd_timeout_seconds if _was_not_seen(recovery) else 0
         why, command = _why_not_back(job.slurm, ended_at + gives_up + snapshot.slurm.ahead_seconds)
         if why:
@@ -463,14 +461,17 @@ def _was_not_seen(recovery: Recovery) -> bool:
     return any(step.status is StepStatus.FAILED and step.name in waits for step in recovery.steps)
 
 
-def _has_run_since(snapshot: Snapshot, plan: PoolSwapPlan, was_not_seen: bool) -> bool:
+def _has_run_since(snapshot: Snapshot, move: Recovery) -> bool:
     """The job, which pends, has had another attempt since its move. Attempts are counted: clocks are set, and a requeue
     by Slurm itself has a time of its own.
     """
+    plan = move.plan
+    if not isinstance(plan, PoolSwapPlan):
+        return False
     last = snapshot.progress.last_attempts.get(plan.job)
     if last is None or last.restart_count <= plan.restart_count:
         return False
-    return not was_not_seen or last.last_step is not None
+    return not _was_not_seen(move) or last.last_step is not None
 
 
 def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:

@@ -295,7 +295,8 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     if often >= config.repair.quarantines_max:
         words = f"quarantined {times(often)} within a week"
         found = _finding(snapshot, node, Signal.MANUAL_REPAIR_DUE, "repair.flapping", words, evidence)
-        yield replace(found, detail=RepairDetail(rung=last, fault=fault))
+        inferred = ladder.died(incident)  # the route to a node that is well may flap as well: a person looks first
+        yield replace(found, detail=RepairDetail(rung=Rung.MANUAL_REPAIR if inferred else last, fault=fault))
         return
     if tried and tried[-1].status is RecoveryStatus.CANCELLED:
         words = f"its {tried[-1].rung or tried[-1].kind} was {tried[-1].outcome}"
