@@ -288,8 +288,10 @@ def _next_rung(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt
     incident = snapshot.incident_of(node.name)
     fault = incident.summary if incident else "not known"
     evidence: dict[str, Json] = {"fault": fault, **known_of(node)}
-    machine_since = snapshot.history.machine_since(node.name)
-    often = sum(at >= machine_since for at in snapshot.history.quarantined_at.get(node.name, ()))
+    known_since = max(
+        snapshot.history.machine_since(node.name), record.vouched_at
+    )  # a person answers for what was before
+    often = sum(at >= known_since for at in snapshot.history.quarantined_at.get(node.name, ()))
     replaces = _may_be_replaced(snapshot, tried, config)
     last = Rung.REPLACE if replaces else Rung.MANUAL_REPAIR
     if often >= config.repair.quarantines_max:
