@@ -140,7 +140,7 @@ def next_of(signal: str, **record: Any) -> tuple[str, Rung | None]:
 
 @pytest.mark.parametrize(("signal", "rung"), [("hardware_fault", Rung.REPLACE), ("node_dead", Rung.MANUAL_REPAIR)])
 def test_a_node_whose_route_flaps_is_shown_to_a_person_and_not_replaced(signal: str, rung: Rung) -> None:
-    """That it had died is inferred from silence: for the third time it answers again by itself."""
+    """Its death is inferred from silence, and it answers again by itself for the third time."""
     assert next_of(signal) == ("repair.flapping", rung)
 
 
