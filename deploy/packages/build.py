@@ -1,7 +1,8 @@
-"""Builds the packages of Debian and RPM: python -m deploy.packages.build [--all] [--release N] DIRECTORY
+"""Builds the packages of Debian and RPM: python -m deploy.packages.build [OPTIONS] DIRECTORY
 
-Without --all: the Debian packages for this machine's version of Python. `understudy-agent` has a virtual environment in
-/opt/understudy with what requirements.lock pins, by its digests; `understudy-controlplane` adds its own packages to it.
+Without options: the Debian packages for this machine's version of Python. `understudy-agent` has a virtual environment
+in /opt/understudy with what requirements.lock pins, by its digests; `understudy-controlplane` adds its own packages
+to it.
 It prints the paths of the packages, in a folder for each system, so that `*.deb` there names those for one Python.
 Files that are there already for the same content are used again.
 """
@@ -405,18 +406,25 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr, cwd=REPOSITORY)
 
 
+def flavour_of(system: str | None) -> Flavour:
+    """None: this machine's."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for one in FLAVOURS:
+        if system in one.systems or (system is None and (one.python, one.kind) == (python, "deb")):
+            return one
+    raise SystemExit(f"no packages for Python {python}; run this with another Python, or with --all or --system")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--all", action="store_true", help="for all distributions, also RPMs")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="for all distributions, also RPMs")
+    which.add_argument("--system", choices=[name for one in FLAVOURS for name in one.systems], help="for this one")
     parser.add_argument("--release", default="1", help="release of the packages")
     parser.add_argument("directory", type=Path)
     options = parser.parse_args()
     os.umask(0o022)
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    native = next((one for one in FLAVOURS if (one.python, one.kind) == (python, "deb")), None)
-    if native is None and not options.all:
-        raise SystemExit(f"no packages for Python {python}; run this with another Python, or with --all")
-    for flavour in FLAVOURS if options.all or native is None else (native,):
+    for flavour in FLAVOURS if options.all else (flavour_of(options.system),):
         for path in build(flavour, options.release, options.directory.absolute()):
             print(path)
     forget_old(options.directory.absolute())
