@@ -82,8 +82,10 @@ class Postgres:
         self._connection.execute(query)
 
     @property
-    def socket(self) -> str:
-        return f"{self._folder}/.s.PGSQL.5432"
+    def sockets(self) -> list[str]:
+        """Of the server, and of its replica if it has one."""
+        folders = [self._folder, self._folder / "of_replica"]
+        return [f"{one}/.s.PGSQL.5432" for one in folders if one.is_dir()]
 
     def begin_replica(self) -> None:
         """A second server, which has all that this one has confirmed to its clients."""
@@ -96,13 +98,11 @@ class Postgres:
         self._connection.execute("SELECT pg_reload_conf()")
 
     def promote(self) -> None:
-        """The replica goes on in its place."""
+        """The replica goes on in its place, at its own address."""
         with self._connect(self._folder / "of_replica") as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
             connection.execute("SELECT pg_promote(), pg_reload_conf()")
         self._data = self._folder / "replica"
-        Path(self.socket).unlink(missing_ok=True)
-        Path(self.socket).symlink_to("of_replica/.s.PGSQL.5432")
 
     def start(self) -> None:
         self._start(self._data, self._settings)
@@ -129,7 +129,7 @@ class Postgres:
             time.sleep(0.01)
 
     def _url(self, name: str) -> str:
-        return f"postgresql+psycopg://{USER}@/{name}?{self._place}"
+        return f"postgresql+psycopg://{USER}@/{name}?{self._place}&target_session_attrs=read-write"  # as with Patroni
 
     def _wait_until_it_listens(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX

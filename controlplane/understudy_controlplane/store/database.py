@@ -253,9 +253,10 @@ def open_reader(url: str, connections: int, seconds_max: float) -> Engine:
     than `seconds_max` (SQLite: a transaction) ends with a StoreError.
     """
     if read_url(url).get_backend_name() != "sqlite":
-        options = f"-c statement_timeout={round(seconds_max * 1000)} -c default_transaction_read_only=on"
-        arguments = postgresql_arguments(read_url(url), options)
-        return sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args=arguments)
+        arguments = postgresql_arguments(read_url(url), f"-c statement_timeout={round(seconds_max * 1000)}")
+        # By transaction: a session that is read-only from its start is none for `target_session_attrs=read-write`.
+        engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args=arguments)
+        return engine.execution_options(postgresql_readonly=True)
     engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0)
     event.listen(engine, "connect", lambda connection, _record: _make_reader(connection))
     event.listen(engine, "begin", lambda connection: _begin_read(connection, seconds_max))
