@@ -51,8 +51,8 @@ def started(postgres: Postgres, tmp_path: Path) -> Iterator[tuple[Side, Side, Sl
 def agent(folder: Path, node: str, *urls: str) -> Config:
     (folder / node).mkdir()
     config = agent_config(folder / node, *urls, interval_seconds=1.0)
-    config.token_file.write_text(secret(Role.NODE, node) + "\n")
-    config.boot_id_file.write_text(f"boot-of-{node}\n")
+    (folder / node / "token").write_text(secret(Role.NODE, node) + "\n")
+    (folder / node / "boot_id").write_text(f"boot-of-{node}\n")
     return msgspec.structs.replace(config, cluster="testbed", node=node)
 
 
