@@ -83,7 +83,7 @@ class Postgres:
 
     @property
     def sockets(self) -> list[str]:
-        """Of the server, and of its replica if it has one."""
+        """The server's, and its replica's if it has one."""
         folders = [self._folder, self._folder / "of_replica"]
         return [f"{one}/.s.PGSQL.5432" for one in folders if one.is_dir()]
 

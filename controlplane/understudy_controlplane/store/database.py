@@ -254,7 +254,7 @@ def open_reader(url: str, connections: int, seconds_max: float) -> Engine:
     """
     if read_url(url).get_backend_name() != "sqlite":
         arguments = postgresql_arguments(read_url(url), f"-c statement_timeout={round(seconds_max * 1000)}")
-        # By transaction: a session that is read-only from its start is none for `target_session_attrs=read-write`.
+        # A session that is read-only from its start is refused where the URL has `target_session_attrs=read-write`.
         engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0, connect_args=arguments)
         return engine.execution_options(postgresql_readonly=True)
     engine = sqlalchemy.create_engine(url, pool_size=connections, max_overflow=0)
