@@ -201,11 +201,21 @@ def test_two_errors_a_day_apart_are_two_bursts_in_every_language(language: str) 
         ("journal_trace.log", {"nixos": ["xid.16", "xid.8", "xid.32"]}),
         ("syslog_blank_line.log", {"desktop": ["xid.79", "gpu.lost"]}),
         ("syslog_harmless.log", {}),
+        ("syslog_of_sites.log", {name: ["xid.79", "gpu.lost"] for name in ("1013", "balrog", "tower-PO5-650")}),
+        ("busybox.log", {"node": ["xid.119"], "VM": ["xid.79"]}),
+        ("nvswitches.log", {"node": ["sxid.11004"] * 4}),
+        ("cloud_logging.json", {"a3-node-7": ["xid.79"], "42": ["xid.119"]}),
+        ("cloudwatch.json", {"ip-10-1-2-3": ["xid.74"]}),
         ("talos_nvswitch.log", {"192.168.11.119": ["sxid.24007", "xid.62"]}),
     ],
 )
 def test_machines_and_events_of_logs_of_sites(name: str, events: dict[str, list[str]]) -> None:
     assert {host: [one[0] for one in of] for host, of in found(analyzed(f"cases/{name}")).items()} == events
+
+
+def test_a_message_in_a_field_without_a_known_name_is_reported() -> None:
+    printed = analyzed("cases/log_analytics.json")
+    assert (printed["nodes"], printed["unread"]["reasons"]) == ([], {"it stands in a field that has no known name": 1})
 
 
 def test_a_boot_of_zeros_is_no_boot() -> None:

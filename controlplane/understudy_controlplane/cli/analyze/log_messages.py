@@ -240,7 +240,7 @@ _START = re.compile(r"Linux version \d")
 _BLOB = re.compile(r"\[\d[\d.]*[BKMG] blob data\]$")
 _STRUCTURED = r"(?:-|(?:\[(?:[^\]\\]|\\.)*\])+)"
 _HOST = r"[\w.:%-]{1,255}"
-_KERN = r"kern\.(?:emerg|alert|crit|err|warn|notice|info|debug)\s+"
+_KERN = r"kern\.[a-z]{3,7}\s+"
 """Facility and level, as the syslog and the logread of BusyBox write them."""
 
 _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]], ...] = (
@@ -260,7 +260,7 @@ _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]],
     (re.compile(r"(\d{10}\.\d{3,9})\s+"), _Before.unix),
     (re.compile(r"(?:stdout|stderr) [FP] "), _Before.container_stream),  # a container's log, as the kubelet writes it
     (
-        re.compile(r"(?P<day>[^\[\]<>\"=:]{3,24}?)\s" + _CLOCK + r"(?:\.\d{1,9})?(?: \d{4})?\s+"),
+        re.compile(r"(?P<day>[^\[\]<>\"=:]{3,24}?)\s" + _CLOCK + r"(?:\.\d{1,9})?(?: (?:19|20)\d\d)?\s+"),
         _Before.named_time,
     ),
     (
