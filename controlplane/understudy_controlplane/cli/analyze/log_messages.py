@@ -76,7 +76,7 @@ class Reader:
         rest = line[labelled.end() :] if labelled else line
         if rest[:1].isspace() and not _Before(line, self._now).understood:
             return self._goes_on(rest.strip(), self._begun.get(of))
-        found = _of_text(line, self._now)
+        found = _of_text(line.replace(_ESCAPED_BREAK, "\n"), self._now)
         self._begun.pop(of, None)
         if isinstance(found, Message):
             self._begun[of] = found
@@ -86,6 +86,10 @@ class Reader:
         if begun is None:
             return _unread(text, "it goes on with a line that the kernel did not write")
         return replace(begun, text=text, goes_on=True, starts=False) if _means_something(text) else None
+
+
+_ESCAPED_BREAK = "#012"
+"""rsyslog's form of a line break within a message."""
 
 
 _LABEL = re.compile(
