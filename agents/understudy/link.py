@@ -23,6 +23,8 @@ from .outbox import Outbox, collective_message
 from .release import RELEASE
 
 SEND_EVERY_SECONDS = 0.25
+LOOK_EVERY_SECONDS = 0.05
+"""Time between looks for the rank's process groups, until they are there or its first step has ended."""
 REPEAT_AFTER_SECONDS = 30.0
 SEND_TIMEOUT_SECONDS = 5.0
 CONNECT_AGAIN_SECONDS = (0.25, 0.5, 1.0, 2.0)
@@ -111,7 +113,7 @@ class Link:
         while True:
             closing = self._closing.is_set()
             try:
-                self._send_and_receive(wait_seconds=0.0 if closing else SEND_EVERY_SECONDS)
+                self._send_and_receive(wait_seconds=0.0 if closing else self._pause_seconds())
             except OSError as error:
                 self._connection_lost(error)
                 if not closing:
@@ -121,6 +123,12 @@ class Link:
                 self._connection_lost(error)
             if closing:
                 return
+
+    def _pause_seconds(self) -> float:
+        if self._outbox.first_step_open:
+            self._outbox.look_for_communicator()
+        waits = self._outbox.first_step_open and self._outbox.communicator_at is None
+        return LOOK_EVERY_SECONDS if waits else SEND_EVERY_SECONDS
 
     def _send_and_receive(self, wait_seconds: float) -> None:
         if self._socket is None:

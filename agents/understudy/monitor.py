@@ -35,6 +35,7 @@ from .link import SHARE_OUTPUT, Link, hello_message
 from .never_raise import log, never_raise
 from .outbox import DATA_SECONDS_MIN, TEXT_CHARACTERS_MAX, Outbox, step_number
 from .program_files import program_files
+from .restart import Aborted
 from .restore import (
     DamagedFileError,
     RestorePoint,
@@ -142,7 +143,6 @@ class Monitor:
         self._transfers = TransferClock(self._waiting)
         self._clocks = Clocks(self._waiting, self._data, self._transfers)
         self._outbox = Outbox()
-        self._first_step_open = True
         self._names_gpu = False
         self._is_first_rank = False
         self._start_shown = False
@@ -414,7 +414,7 @@ class Monitor:
     ) -> None:
         """`files` are this rank's, each with its checksum, at least one. `more` are further fields of the notice."""
         link = self._link
-        if link is None:
+        if link is None or Aborted.now:
             return
         directory, number = os.path.abspath(path), step_number(step)
         longest = max(len(text) for text in (directory, *(name for name, _ in files)))
@@ -530,16 +530,18 @@ class Monitor:
         self._outbox.after_fork()
         self.checkpoints.after_fork()
         self._watches.clear()
-        self._first_step_open = False
+        self._outbox.first_step_open = False
         if link is not None:
             link.abandon()
 
     def _finish_step(self, finished: FinishedStep) -> None:
         self._outbox.steps.append(finished)
         self._outbox.stall.progressed()
-        if self._first_step_open and (step := step_number(finished.number)) is not None:
-            self._first_step_open = False
-            self._outbox.add_notice({"type": "first_step", "step": step, "at": time.time()})
+        if self._outbox.first_step_open and (step := step_number(finished.number)) is not None:
+            self._outbox.look_for_communicator()
+            self._outbox.first_step_open = False
+            at = {"at": time.time(), "communicator_at": self._outbox.communicator_at}
+            self._outbox.add_notice({"type": "first_step", "step": step, **at})
             self._name_gpu()
             if self._is_first_rank:
                 self._outbox.program = program_files

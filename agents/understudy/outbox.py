@@ -6,7 +6,9 @@ The training thread fills it, the link's thread empties it. It is bounded: beyon
 from __future__ import annotations
 
 import math
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,6 +62,9 @@ class Outbox:
         """What this training runs with (`training_inputs`); empty: not known yet, or another rank names it."""
         self.gpu_uuid = ""
         """The GPU that this rank uses; empty: not known."""
+        self.first_step_open = True
+        self.communicator_at: float | None = None
+        """When torch's process groups were first seen; None: not yet, or the training has none."""
         self._watch = AnomalyWatch()
         self._watch_lock = threading.Lock()
         self._lock = threading.Lock()
@@ -89,6 +94,12 @@ class Outbox:
                     self.add_notice(notice)
                     if self.shows:
                         _show(notice)
+
+    def look_for_communicator(self) -> None:
+        """PyTorch reports no end of `init_process_group`. A module that is being imported lacks attributes still."""
+        is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+        if self.communicator_at is None and is_initialized is not None and is_initialized():
+            self.communicator_at = time.time()
 
     @property
     def has_anomaly(self) -> bool:

@@ -13,6 +13,7 @@ has imported it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -21,7 +22,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .never_raise import log
@@ -38,8 +39,9 @@ def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = 
     `train` that failed, to leave the old gang; by default it destroys torch's process groups.
 
     A rank leaves the old gang by the exception from a collective whose peers are gone. TCP connections that were opened
-    within `train` are closed then, so that its peers get an exception too. The seat ends a rank that gets no exception
-    in time, and another process takes its place.
+    within `train` are closed then, so that its peers get an exception too. Where a rank still waits after a second, as
+    for a peer whose node lost its power, the seat orders it to leave: its connections are closed, and NCCL's
+    communicators aborted. The seat ends a rank that does not leave in time, and another process takes its place.
     """
     seat = _connect()
     if seat is None:
@@ -47,13 +49,14 @@ def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = 
     while True:
         before = _sockets()
         try:
-            return train()
-        except Exception as error:
+            with seat.gang(before):
+                return train()
+        except (Exception, LaunchOverError) as error:
             if not seat.report_out_of_gang():
                 raise
             log.warning("understudy: this rank left its gang and waits for the next: %r", error)
             traceback.print_exc()
-        # Gloo's process groups keep their connections when they are destroyed, and peers would wait on them.
+        # Gloo's process groups keep their connections when they are destroyed or aborted, and peers would wait on them.
         _close(_sockets().keys() - before.keys())
         (leave or leave_torch)()
         gc.collect()  # the model of the failed call, above all
@@ -61,6 +64,21 @@ def restartable(train: Callable[[], Result], leave: Callable[[], None] | None = 
         for name in RESTORE_POINT:  # that of an earlier launch is not the newest any more
             os.environ.pop(name, None)
         os.environ.update(following)
+
+
+class LaunchOverError(BaseException):
+    """Raised within `train` where NCCL's communicators were aborted: what their collectives have left is no result."""
+
+
+class Aborted:
+    """Whether NCCL's communicators were aborted. The GPU may then have computed with what a broken collective left: the
+    state that it has is not used, and no checkpoint of it announced.
+    """
+
+    now = False
+    """In this call of `train`."""
+    before = False
+    """In the call before it."""
 
 
 def leave_torch() -> None:
@@ -72,6 +90,20 @@ def leave_torch() -> None:
         distributed.destroy_process_group()
     except Exception as error:  # noqa: BLE001 - each backend raises its own
         log.warning("understudy: the old process group was not destroyed cleanly: %r", error)
+
+
+def _abort_nccl(thread: int) -> None:
+    """Ends collectives of NCCL that this thread of Python may wait in. The GPU then goes on with whatever is in their
+    results, so the thread gets an exception before it runs another line. Never raises.
+    """
+    c10d: Any = getattr(sys.modules.get("torch.distributed"), "distributed_c10d", None)
+    try:
+        if c10d is not None and any("nccl" in str(one) for one in c10d._world.pg_backend_config.values()):
+            Aborted.now = True
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(LaunchOverError))
+            c10d._abort_process_group()
+    except Exception as error:  # noqa: BLE001 - another release of PyTorch: the seat ends this process
+        log.warning("understudy: the communicators were not aborted: %r", error)
 
 
 def _sockets() -> dict[str, int]:
@@ -103,11 +135,33 @@ class _Seat:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._environments: queue.SimpleQueue[dict[str, str] | None] = queue.SimpleQueue()
-        self._send("restartable")
+        self._lock = threading.Lock()
+        self._inside: tuple[int, dict[str, int]] | None = None
+        """The thread that is in `train`, and the sockets that were open before."""
+        self._send("restartable", takes_leave=True)
         threading.Thread(target=self._listen, name="understudy-restart", daemon=True).start()
+
+    @contextlib.contextmanager
+    def gang(self, before: dict[str, int]) -> Iterator[None]:
+        """Around `train`: the seat may order to leave within."""
+        Aborted.before, Aborted.now = Aborted.now, False
+        self._inside = threading.get_ident(), before
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside = None
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._inside is not None:
+                thread, before = self._inside
+                _abort_nccl(thread)
+                _close(_sockets().keys() - before.keys())
 
     def report_out_of_gang(self) -> bool:
         """This rank has left its gang and waits. False: the seat is gone."""
+        self._inside = None  # where LaunchOverError came after `train`
         try:
             self._send("waiting")
         except OSError:
@@ -122,13 +176,17 @@ class _Seat:
             os._exit(EXIT_WITHOUT_LAUNCHER)
         return environment
 
-    def _send(self, kind: str) -> None:
-        self._connection.sendall(json.dumps({"type": kind}).encode() + b"\n")
+    def _send(self, kind: str, **more: bool) -> None:
+        self._connection.sendall(json.dumps({"type": kind, **more}).encode() + b"\n")
 
     def _listen(self) -> None:
         with self._connection.makefile("rb") as lines:
             for line in lines:
-                self._environments.put(json.loads(line)["environment"])
+                environment = json.loads(line).get("environment")
+                if environment is None:
+                    self._leave()
+                else:
+                    self._environments.put(environment)
         self._environments.put(None)
 
 

@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 
 from .never_raise import log
+from .restart import Aborted
 from .state_pickle import StatePickler, StateUnpickler, as_bytes, overwrite
 
 NONE = -1
@@ -82,12 +83,12 @@ class LiveState:
         before = self._state() if parts and self._step != NONE else {}
         self._parts = parts or self._parts
         kept, count = self._step, self._restored[1] if self._restored[0] == self._step else 0
-        states = _gather((kept, count, int(trust), shard), group)
+        states = _gather((kept, count, int(trust and not Aborted.before), shard), group)
         newest = newest_whole([(state[0], state[3]) for state in states])
         times = max((state[1] for state in states if state[0] == newest), default=0)
         why = "" if newest != NONE else "no rank has kept it, or not all of it is left"
         if newest != NONE and not all(state[2] for state in states):
-            why = "a rank does not trust it"
+            why = "a rank does not trust it, or its communicators were aborted"
         elif newest != NONE and times >= SAME_STEP_MAX:
             why = f"the last {times} gangs have gone on from step {newest}"
         if why:

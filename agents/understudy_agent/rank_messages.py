@@ -120,6 +120,7 @@ class FirstStepNotice(msgspec.Struct, frozen=True, tag="first_step"):
     id: Size
     step: Step
     at: Time
+    communicator_at: Time | None = None
 
 
 class MoreFile(msgspec.Struct, frozen=True):

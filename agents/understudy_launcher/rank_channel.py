@@ -1,6 +1,7 @@
 """The seat's end of its connection to a rank that may go on in the next launch (`--in-process`).
 
-The rank sends `restartable` and `waiting`, the seat the environment of the rank's next launch.
+The rank sends `restartable` and `waiting`, the seat an order to leave the gang, and the environment of the rank's next
+launch.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ class Channel:
         """Its program has reported that it can continue in the next launch."""
         self.waiting = False
         """It has left its gang."""
+        self._takes_leave = False
+        """Its hook knows the order to leave."""
+        self._ordered = False
+        """It was given the order in this launch."""
         self._lines = Lines()
 
     def close_rank_end(self) -> None:
@@ -45,9 +50,19 @@ class Channel:
         for message in messages:
             self.restartable = self.restartable or message["type"] == "restartable"
             self.waiting = self.waiting or message["type"] == "waiting"
+            self._takes_leave = self._takes_leave or message.get("takes_leave") is True
         return bool(messages)
 
+    def order_to_leave(self) -> None:
+        """Once in a launch."""
+        if self._takes_leave and not (self._ordered or self.waiting):
+            self._ordered = True
+            self._send({"leave": True})
+
     def go_on(self, environment: dict[str, str]) -> None:
-        self.waiting = False
+        self.waiting = self._ordered = False
+        self._send({"environment": environment})
+
+    def _send(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError):  # the rank has ended meanwhile: the seat sees its exit
-            self.seat_end.sendall(json.dumps({"environment": environment}).encode() + b"\n")
+            self.seat_end.sendall(json.dumps(message).encode() + b"\n")

@@ -57,6 +57,10 @@ LAST_WORDS_SECONDS = 0.3
 """
 LEFT_SECONDS = 0.05
 """Time for what is left of it once no process is."""
+LEAVE_SECONDS = 1.0
+"""Ranks whose peers have ended leave by themselves within this time, and a short save comes to its end. After it ranks
+are ordered to leave.
+"""
 OUTPUT_SECONDS = 2.0
 """Time at the end of the seat, for what the ranks have written to be passed on."""
 START_SECONDS_MAX = 120.0
@@ -89,7 +93,7 @@ class Seat:
         self._in_process_seconds: float = options.in_process or 0.0
         self._ports: Sequence[int] = options.port_range
         self._phase = Phase.STANDBY
-        self._keeping_until = 0.0
+        self._leaving_at = self._keeping_until = 0.0
         self._last_message_at = self._beaten = time.monotonic()
         self._beat_seconds = BEAT_SECONDS
         self._patience_seconds = SILENCE_SECONDS
@@ -223,7 +227,9 @@ class Seat:
             case "keep":
                 if self._phase is not Phase.KILLING:
                     self._phase = Phase.KEEPING
-                self._keeping_until = time.monotonic() + self._in_process_seconds
+                now = time.monotonic()
+                self._leaving_at = now + min(LEAVE_SECONDS, self._in_process_seconds / 2)
+                self._keeping_until = now + self._in_process_seconds
             case "leave":
                 self._phase = Phase.OVER
             case other:
@@ -321,6 +327,8 @@ class Seat:
 
     def _keep(self) -> None:
         """Ranks that cannot continue, or do not leave in time, are killed. Reports when none is in the old launch."""
+        if time.monotonic() > self._leaving_at:
+            self._ranks.order_to_leave()
         if self._ranks.all_have_left(late=time.monotonic() > self._keeping_until):
             self._phase = Phase.STANDBY
             self._hold_a_port()

@@ -263,6 +263,11 @@ class Ranks:
             channel.seat_end.close()
         return None
 
+    def order_to_leave(self) -> None:
+        """Ranks that still wait in a collective of the old launch."""
+        for channel in self._channels.values():
+            channel.order_to_leave()
+
     def all_have_left(self, late: bool) -> bool:
         """True if every rank has left the old launch. Kills those that cannot continue, or, once it is `late`, those
         that have not left.

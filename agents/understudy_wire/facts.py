@@ -127,6 +127,7 @@ class FirstStep(OfRank, frozen=True, omit_defaults=True, tag="first_step"):
     at: Time
     launch: Count = 0
     user_id: UserId = 0
+    communicator_at: Time | None = None  # when its process groups were first seen; None: not known
 
 
 class ShardFile(msgspec.Struct, frozen=True):

@@ -84,8 +84,10 @@ class MortalRecoveries(RecoveryStore):
         self._reaper.moment(f"intended {step.name.value}")
         return intended
 
-    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> RecoveryStep:
-        done = super().done(recovery, step, now, detail)
+    def done(
+        self, recovery: int, step: RecoveryStep, now: float, detail: str, communicator_at: float | None = None
+    ) -> RecoveryStep:
+        done = super().done(recovery, step, now, detail, communicator_at)
         self._reaper.moment(f"done {step.name.value}")
         return done
 

@@ -45,12 +45,13 @@ def test_times_and_lost_steps_are_those_of_the_gang_that_did_the_step() -> None:
     """A launch between the two, which failed before its first step, is part of the price."""
     steps = [*BEFORE, Step(112.0, "new", 9)]
     joined = [
-        {"gang": "between", "began": 110.0},
-        {"gang": "new", "began": 111.0},
-        {"gang": "new", "began": 111.25},
+        {"gang": "between", "began": 110.0, "joined": 110.1},
+        {"gang": "new", "began": 111.0, "joined": 111.75},
+        {"gang": "new", "began": 111.25, "joined": 111.5},
     ]
     run = judge(RUN, steps, joined, FAULT_AT, 110.0)
     assert (run.to_detection_seconds, run.to_gang_seconds, run.to_first_step_seconds) == (0.5, 1.75, 2.5)
+    assert run.to_communicator_seconds == 2.25
     assert run.steps_lost == 2, "ten were done, it went on with the ninth"
 
 
@@ -73,7 +74,13 @@ def test_weights_are_right_only_where_every_rank_has_those_of_the_run_without_fa
 
 
 BACK = replace(
-    RUN, to_detection_seconds=0.1, to_gang_seconds=0.5, to_first_step_seconds=1.0, steps_lost=6, weights_right=True
+    RUN,
+    to_detection_seconds=0.1,
+    to_gang_seconds=0.5,
+    to_communicator_seconds=0.75,
+    to_first_step_seconds=1.0,
+    steps_lost=6,
+    weights_right=True,
 )
 RUNS = [
     BACK,
@@ -90,6 +97,7 @@ def test_the_json_has_medians_worst_and_the_rivals(tmp_path: Path, monkeypatch: 
     assert [one["name"] for one in results] == [
         "xid_to_detection_seconds",
         "xid_to_gang_seconds",
+        "xid_to_communicator_seconds",
         "xid_to_first_step_seconds",
         "xid_steps_lost",
     ]

@@ -177,6 +177,18 @@ def test_a_step_whose_effect_was_there_already_begins_when_the_one_before_ended(
     assert (round(last.begin_ms), round(last.end_ms)) == (750, 900)
 
 
+def test_the_time_to_a_communicator_is_a_bar_of_its_own_where_it_is_known() -> None:
+    running = RecoveryStep(0, StepName.AWAIT_PROCESSES, StepStatus.DONE, 0, None, 101.0, "2 ranks")
+    first = RecoveryStep(1, StepName.AWAIT_FIRST_STEP, StepStatus.DONE, 0, None, 109.0, "step 20", 103.0)
+    found = timeline.bars(swap(running, first), now=110.0)[-2:]
+    assert [(one.name, one.begin_ms, one.end_ms, one.detail) for one in found] == [
+        ("communicator", 1000, 3000, ""),
+        ("await first step", 3000, 9000, "step 20"),
+    ]
+    unknown = timeline.bars(swap(running, replace(first, communicator_at=None)), now=110.0)[-2:]
+    assert [(one.name, one.end_ms) for one in unknown] == [("await processes", 1000), ("await first step", 9000)]
+
+
 def test_a_failed_step_ends_with_its_recovery() -> None:
     failed = RecoveryStep(0, StepName.DRAIN_NODES, StepStatus.FAILED, 3, 100.5)
     last = timeline.bars(swap(failed, ended_at=103.0), now=999.0)[-1]

@@ -13,8 +13,8 @@ def parts(*courses: Course) -> list[str]:
 
 
 def test_the_longest_part_comes_first_and_short_ones_are_left_out() -> None:
-    course = Course(POOL, detect=2.0, swap=10.0, start=30.0, restore=60.0, recompute=200.0)
-    assert parts(course) == ["steps done again", "until its first step"]
+    course = Course(POOL, detect=2.0, swap=10.0, start=30.0, communicator=50.0, restore=60.0, recompute=200.0)
+    assert parts(course) == ["steps done again", "until its first step", "until its process groups were joined"]
     assert parts(Course(POOL, detect=0.5, swap=0.6)) == []
     assert parts() == []
 

@@ -26,7 +26,7 @@ PARTS: dict[str, Callable[[float], Found]] = {
     "Hook": parts.hook,
     "Tests within a training": parts.training,
     "In-process restart": parts.in_process,
-    "NCCL's RAS service": parts.nccl,
+    "NCCL's RAS service and Inspector": parts.nccl,
     "State in the memory of nodes": parts.peer_memory,
     "Footprint of the agent": parts.footprint,
 }

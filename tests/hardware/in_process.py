@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 from tests.testbed.configuration import free_ports
 from understudy_launcher.rank_channel import DESCRIPTOR_VARIABLE, Channel
+from understudy_launcher.seat import LEAVE_SECONDS as ORDER_SECONDS
 
 LEAVE_SECONDS = 20.0
 START_SECONDS = 90.0
@@ -155,9 +156,15 @@ def measure(backend: str, device: str, megabytes: int) -> dict[str, object]:
             wait("the first launch's steps", lambda: min(stays.steps(0), lost.steps(0)) >= STEPS_AFTER, START_SECONDS)
             lost.process.send_signal(signal.SIGKILL)
             begun = time.monotonic()
+
+            def has_left() -> bool:
+                if time.monotonic() - begun > ORDER_SECONDS:
+                    stays.channel.order_to_leave()
+                return stays.waits()
+
             left: float | None = None
             try:
-                left = wait("a rank leaves its broken gang", stays.waits, LEAVE_SECONDS)
+                left = wait("a rank leaves its broken gang", has_left, LEAVE_SECONDS)
             except TooLongError:  # its seat then ends it, and another process takes its place
                 stays.end()
                 stays = gang.start(part(0, 1, second, STEPS_AFTER))

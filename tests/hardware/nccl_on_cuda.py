@@ -1,5 +1,5 @@
 """A communicator of NCCL with one rank on this process's GPU: what its RAS service answers, as text and as JSON, what
-the agent makes of that, and what PyTorch's flight recorder has of its collectives.
+the agent makes of that, and what PyTorch's flight recorder has of its collectives. What fails is named in `broken`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,8 @@ from understudy_agent.nccl_ras import NotAskedError, ask
 
 COLLECTIVES = 5
 ANSWER_SECONDS = 15.0
+FIRST_WITH_RAS = (2, 24)
+FIRST_WITH_JSON = (2, 28, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Asked:
     read: str  # by the agent
     recorder: str
     version: str
+    broken: list[str]
 
 
 def answered(port: int, *commands: str) -> str:
@@ -35,6 +39,20 @@ def answered(port: int, *commands: str) -> str:
         connection.sendall("".join(f"{one}\n" for one in ("CLIENT PROTOCOL 2", *commands)).encode())
         with connection.makefile("rb") as answer:
             return answer.read().decode(errors="replace")
+
+
+def found(port: int, version: tuple[int, ...], places: dict[str, Any]) -> Asked:
+    """What NCCL of this version and the recorder show of this process, which has run COLLECTIVES."""
+    broken = [] if places.get("groups") else ["the flight recorder has no process group"]
+    text = as_json = read = ""
+    try:
+        read = msgspec.json.encode(ask({0: os.getpid()}, 1)).decode()
+        text = answered(port, "VERBOSE STATUS")
+        as_json = answered(port, "SET FORMAT json", "STATUS") if version >= FIRST_WITH_JSON else ""
+    except (NotAskedError, OSError) as error:
+        if version >= FIRST_WITH_RAS:
+            broken.append(f"the RAS service: {error}")
+    return Asked(text, as_json, read, json.dumps(places), ".".join(map(str, version)), broken)
 
 
 def main() -> None:
@@ -55,17 +73,9 @@ def main() -> None:
         for _ in range(COLLECTIVES):
             dist.all_reduce(sums)
         torch.cuda.synchronize()
-        try:
-            read = msgspec.json.encode(ask({0: os.getpid()}, 1)).decode()
-        except NotAskedError as error:
-            read = f"not asked: {error}"
-        try:
-            text, as_json = answered(port, "VERBOSE STATUS"), answered(port, "SET FORMAT json", "STATUS")
-        except OSError as error:
-            text = as_json = str(error)
-        places = json.dumps(recorder.places(recorder.read()))
-        version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-        sys.stdout.write(json.dumps(asdict(Asked(text, as_json, read, places, version))) + "\n")
+        version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        asked = found(port, version, recorder.places(recorder.read()))
+        sys.stdout.write(json.dumps(asdict(asked)) + "\n")
         dist.destroy_process_group()
 
 

@@ -20,6 +20,7 @@ from tests import PYTHON_PATH
 from tests.hardware.differences import differences, driver_like, shape_of
 from tests.hardware.readings import NodeRead
 from tests.testbed.fake_nvml import DRIVERS, BuildError, FakeGpus, Shape, build, shaped_node
+from understudy_controlplane.cli.analyze.inspector_files import InspectorFileError, analyze_collectives
 from understudy_wire.stages import read_stages, results_of, toml_of
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -33,6 +34,8 @@ SYSTEMD = Path("/run/systemd/system")
 GPUS_OF_GANG = 2
 STATE_MEGABYTES = 1024
 NCCL_SECONDS_MAX = 150.0
+INSPECTOR_INTERVAL = {"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "100000"}
+INSPECTOR_CHARACTERS_MAX = 4000
 
 
 class NotPossibleError(Exception):
@@ -244,13 +247,32 @@ def in_process(seconds_max: float) -> Found:
 
 
 def nccl(seconds_max: float) -> Found:
-    """What NCCL's RAS service answers for a communicator of one rank. Several ranks were never tried."""
+    """What NCCL's RAS service and Inspector show of a communicator of one rank. Several ranks were never tried."""
     _need_torch()
     if not read_real(seconds_max).gpus:
         raise NotPossibleError("NCCL needs a GPU, and there is none")
-    found = json.loads(output_of("tests.hardware.nccl_on_cuda", (), min(seconds_max, NCCL_SECONDS_MAX)))
+    with tempfile.TemporaryDirectory(prefix="understudy-hardware-") as folder:
+        dumps = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": folder, **INSPECTOR_INTERVAL}
+        found = json.loads(output_of("tests.hardware.nccl_on_cuda", (), min(seconds_max, NCCL_SECONDS_MAX), dumps))
+        files = sorted(Path(folder).iterdir())
+        found["inspector"] = {one.name: one.read_text(errors="replace")[:INSPECTOR_CHARACTERS_MAX] for one in files}
+        inspector = read_inspector(Path(folder))
     lines = [f"NCCL {found['version']}: the agent read {found['read']}", f"flight recorder: {found['recorder']}"]
-    return lines, found
+    if found["broken"]:
+        raise RuntimeError("; ".join([*found["broken"], *lines]))
+    return [*lines, inspector], found
+
+
+def read_inspector(folder: Path) -> str:
+    """What `understudy analyze collectives` makes of its files. Raises RuntimeError for files that it does not read."""
+    if not os.environ.get("NCCL_PROFILER_PLUGIN"):
+        return "Inspector: not tried: NCCL_PROFILER_PLUGIN names no plugin, and PyTorch's NCCL comes without it"
+    if not any(folder.iterdir()):
+        return "Inspector: it wrote no file of a communicator of one rank"
+    try:
+        return f"Inspector: {json.dumps(analyze_collectives([folder]).as_record())}"
+    except InspectorFileError as error:
+        raise RuntimeError(f"Inspector: {error}") from error
 
 
 def described(found: dict[str, Any]) -> str:

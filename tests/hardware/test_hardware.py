@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tests.hardware import __main__ as entry
-from tests.hardware import parts
+from tests.hardware import nccl_on_cuda, parts
 from tests.hardware.__main__ import markdown, write
 from tests.hardware.differences import differences, driver_like, shape_of
 from tests.hardware.fake_readings import fake_readings, recorded
 from tests.hardware.parts import NotPossibleError, Part, read_fake, run_part
 from tests.hardware.readings import GpuRead, NodeRead, Read
 from tests.signals.virtual_node import FIELDS_EVERY
+from tests.testbed.configuration import free_ports
 from tests.testbed.fake_nvml import A100, B200, GB200, H100, H200, L40S, SHAPES
 from understudy_agent.sample.nvml import READINGS
 
@@ -159,7 +161,9 @@ def test_a_gang_over_nccl_needs_two_gpus(monkeypatch: pytest.MonkeyPatch, count:
 
 @pytest.mark.parametrize("count", [1, 0])
 def test_nccl_is_asked_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    found = {"version": "2.29.2", "read": '{"count":1}', "recorder": "{}", "text": "as it came", "json": "{}"}
+    found: dict[str, object] = {"version": "2.29.2", "read": '{"count":1}', "recorder": "{}", "text": "as it came"}
+    found |= {"json": "{}", "broken": [], "inspector": {}}
+    monkeypatch.delenv("NCCL_PROFILER_PLUGIN", raising=False)
     monkeypatch.setattr(parts, "_need_torch", lambda: None)
     monkeypatch.setattr(parts, "output_of", lambda *_: json.dumps(found))
     monkeypatch.setattr(parts, "read_real", lambda _: NodeRead("570", [GpuRead(index) for index in range(count)]))
@@ -168,6 +172,28 @@ def test_nccl_is_asked_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, cou
     assert part.lines[0] == (
         'NCCL 2.29.2: the agent read {"count":1}' if count else "NCCL needs a GPU, and there is none"
     )
+
+
+def test_nccl_that_does_not_answer_on_a_gpu_fails_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {"groups": [{"group": "0:default_pg", "last": 5}]}
+    asked = nccl_on_cuda.found(free_ports(1)[0], (2, 29, 2), places)
+    assert asked.broken and asked.broken[0].startswith("the RAS service: ")
+    assert nccl_on_cuda.found(free_ports(1)[0], (2, 21, 5), places).broken == [], "it has none"
+    assert "flight recorder" in nccl_on_cuda.found(free_ports(1)[0], (2, 21, 5), {}).broken[0]
+    monkeypatch.setattr(parts, "_need_torch", lambda: None)
+    monkeypatch.setattr(parts, "output_of", lambda *_: json.dumps(asdict(asked)))
+    monkeypatch.setattr(parts, "read_real", lambda _: NodeRead("570", [GpuRead(0)]))
+    assert run_part("nccl", parts.nccl, 5).outcome == "failed"
+
+
+def test_files_of_inspector_that_are_not_read_fail_the_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NCCL_PROFILER_PLUGIN", raising=False)
+    assert parts.read_inspector(tmp_path).startswith("Inspector: not tried")
+    monkeypatch.setenv("NCCL_PROFILER_PLUGIN", "inspector.so")
+    assert "wrote no file" in parts.read_inspector(tmp_path)
+    (tmp_path / "n1-pid7.log").write_text("no record\n")
+    with pytest.raises(RuntimeError, match="Inspector: "):
+        parts.read_inspector(tmp_path)
 
 
 def test_what_is_tested_within_a_training_is_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,14 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy import Monitor, RestorePoint, RestorePointUnknownError, SummedFile
 from understudy.clocks import WaitingClock
 from understudy.monitor import _inactive_monitor
@@ -123,6 +124,29 @@ def test_a_training_run_is_seen_from_its_first_step_to_its_checkpoint(
     assert isinstance(shard, CheckpointShard)
     assert (shard.step, shard.path, shard.file) == (40, str(tmp_path), "rank2.pt")
     assert (shard.size_bytes, shard.checksum) == (7, f"crc32:{zlib.crc32(b'weights'):08x}")
+
+
+def test_the_first_step_names_when_the_process_groups_were_there(
+    plane: FakeControlPlane, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[bool] = []
+    monkeypatch.setitem(sys.modules, "torch.distributed", cast("ModuleType", SimpleNamespace()))
+    with running_agent(config):
+        monitor = Monitor()
+        torch = SimpleNamespace(is_initialized=lambda: bool(joined))  # its import ends only now
+        monkeypatch.setitem(sys.modules, "torch.distributed", cast("ModuleType", torch))
+        joined.append(True)
+        wait_until(lambda: monitor._outbox.communicator_at is not None)
+        seen_at = time.time()
+        for number in range(2):
+            with monitor.step(number):
+                pass
+        plane.wait_for(lambda plane: of_kind(plane, FirstStep))
+        monitor.close()
+    [first] = of_kind(plane, FirstStep)
+    assert isinstance(first, FirstStep)
+    assert first.communicator_at is not None
+    assert first.communicator_at <= seen_at <= first.at
 
 
 def test_what_the_control_plane_cannot_name_stops_the_job_at_once_unless_the_user_chose_otherwise(

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -53,8 +53,8 @@ def channel() -> Iterator[Channel]:
     opened.seat_end.close()
 
 
-def start(channel: Channel, program: str = PROGRAM) -> subprocess.Popen[str]:
-    environment = {**os.environ, "RANK": "3", DESCRIPTOR_VARIABLE: str(channel.descriptor)}
+def start(channel: Channel, program: str = PROGRAM, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    environment = {**os.environ, "RANK": "3", DESCRIPTOR_VARIABLE: str(channel.descriptor), **(more or {})}
     started = subprocess.Popen(
         [sys.executable, "-c", program],
         env=environment,
@@ -68,7 +68,7 @@ def start(channel: Channel, program: str = PROGRAM) -> subprocess.Popen[str]:
 
 
 def wait_until_waiting(channel: Channel) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not channel.waiting:
         channel.read()
         assert channel.open
@@ -115,6 +115,99 @@ def test_a_rank_that_waits_ends_with_its_seat(channel: Channel) -> None:
         wait_until_waiting(channel)
         channel.seat_end.close()
         assert rank.wait(timeout=20) == restart.EXIT_WITHOUT_LAUNCHER
+
+
+PAIR = """
+import os, sys, torch, torch.distributed as dist
+from understudy.restart import restartable
+
+def train():
+    store = dist.FileStore(os.environ["STORE"], int(os.environ["WORLD_SIZE"]))
+    dist.init_process_group("gloo", store=store, rank=0, world_size=int(os.environ["WORLD_SIZE"]))
+    sums = torch.ones(1)
+    dist.all_reduce(sums)
+    print("joined", flush=True)
+    if os.environ["WORLD_SIZE"] == "2":
+        dist.all_reduce(sums)
+    return sums.item()
+
+print(os.getpid(), restartable(train))
+"""
+
+PEER = """
+import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 2), rank=1, world_size=2)
+dist.all_reduce(torch.ones(1))
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_waits_for_a_peer_whose_connection_stays_leaves_by_order(channel: Channel, tmp_path: Path) -> None:
+    """As where a node has lost its power. Gloo itself raises nothing for half an hour, and its abort does nothing."""
+    store = str(tmp_path / "store")
+    environment = {"STORE": store, "WORLD_SIZE": "2"}
+    peer = subprocess.Popen([sys.executable, "-c", PEER, store])
+    with start(channel, PAIR, environment) as rank:
+        try:
+            assert rank.stdout is not None and rank.stdout.readline() == "joined\n"
+            channel.read()
+            assert not channel.waiting
+            channel.order_to_leave()
+            wait_until_waiting(channel)
+            channel.go_on({"STORE": str(tmp_path / "next"), "WORLD_SIZE": "1"})
+            output, errors = rank.communicate(timeout=60)
+        finally:
+            peer.kill()
+            peer.wait()
+    assert (output, rank.returncode) == (f"joined\n{rank.pid} 1.0\n", 0), errors
+
+
+NCCL = """
+import sys, time, types
+
+aborted = []
+world = types.SimpleNamespace(pg_backend_config={"world": "cuda:nccl"})
+c10d = types.SimpleNamespace(_world=world, _abort_process_group=lambda: aborted.append(1))
+sys.modules["torch.distributed"] = types.SimpleNamespace(distributed_c10d=c10d, is_available=lambda: False)
+
+from understudy.restart import Aborted, restartable
+calls = []
+
+def train():
+    calls.append(1)
+    if len(calls) > 1:
+        return Aborted.before, Aborted.now, aborted, calls
+    print("waits", flush=True)
+    try:
+        while not aborted:
+            pass
+        time.sleep(600)
+    except Exception:
+        print("caught", flush=True)
+
+print(*restartable(train))
+"""
+
+
+def test_a_rank_whose_communicators_of_nccl_are_aborted_runs_no_further_line(channel: Channel) -> None:
+    """With a stand-in for torch: this never ran with NCCL."""
+    with start(channel, NCCL) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == "waits\n"
+        channel.read()
+        channel.order_to_leave()
+        wait_until_waiting(channel)
+        channel.order_to_leave()
+        channel.go_on({})
+        output, errors = rank.communicate(timeout=20)
+    assert (output, rank.returncode) == ("True False [1] [1, 1]\n", 0), errors
+
+
+def test_a_hook_that_does_not_know_the_order_to_leave_is_not_given_it(channel: Channel) -> None:
+    os.write(channel.descriptor, b'{"type": "restartable"}\n')
+    channel.read()
+    channel.order_to_leave()
+    channel.go_on({"RANK": "1"})
+    assert os.read(channel.descriptor, 4096) == b'{"environment": {"RANK": "1"}}\n'
 
 
 def test_an_exit_is_an_exit(channel: Channel) -> None:

@@ -38,6 +38,7 @@ from understudy_controlplane.fleet.job import (
 )
 from understudy_controlplane.fleet.node import NodeState, generation_of
 from understudy_controlplane.fleet.recovery import (
+    FirstStepOfAll,
     PoolSwapPlan,
     QuarantinePlan,
     RecoveryStatus,
@@ -104,9 +105,9 @@ def started_gang(world_size: int = 4) -> list[RankStarted]:
     return [started(rank, world_size=world_size) for rank in range(world_size)]
 
 
-def first_step(rank: int, at: float, step: int = 20, launch: int = 0) -> FirstStep:
+def first_step(rank: int, at: float, step: int = 20, launch: int = 0, joined_at: float | None = None) -> FirstStep:
     """First step of a gang of two that was requeued once."""
-    return FirstStep(JOB.key.job_id, 1, rank, 2, step, at, launch, OWNER)
+    return FirstStep(JOB.key.job_id, 1, rank, 2, step, at, launch, OWNER, joined_at)
 
 
 def nodes_now(job_id: int, restart_count: int) -> tuple[str, ...] | None:
@@ -483,11 +484,12 @@ def test_what_ranks_of_a_later_launch_report_counts_again(engine: Engine, job_ro
     assert launches.processes(JOB.key, 1) == (2, 2, b.NOW + 1)
     record(engine, job_row, started(0, 1, 2, b.NOW + 9, launch=1))
     assert launches.processes(JOB.key, 1) == (1, 2, b.NOW + 9)
-    assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1), "no rank of the later launch is that far"
+    first = FirstStepOfAll(20, b.NOW + 1, None)
+    assert launches.first_step_at(JOB.key, 1) == first, "no rank of the later launch is that far"
     record(engine, job_row, first_step(0, b.NOW + 10, 40, launch=1))
     assert launches.first_step_at(JOB.key, 1) is None
     record(engine, job_row, first_step(1, b.NOW + 11, 40, launch=1))
-    assert launches.first_step_at(JOB.key, 1) == (40, b.NOW + 11)
+    assert launches.first_step_at(JOB.key, 1) == FirstStepOfAll(40, b.NOW + 11, None)
 
 
 def test_shards_of_two_launches_make_no_checkpoint(engine: Engine, job_row: int) -> None:
@@ -515,12 +517,18 @@ def test_a_launch_ends_when_the_next_is_heard_of(engine: Engine) -> None:
 def test_the_gang_has_taken_its_first_step_when_every_rank_has(engine: Engine, job_row: int) -> None:
     launches = LaunchStore(engine)
     FleetStore(engine).see_jobs([b.job(restart_count=1)], b.NOW)
-    steps = [first_step(rank, b.NOW + rank) for rank in range(2)]
+    steps = [first_step(rank, b.NOW + rank, joined_at=b.NOW - 9 + rank) for rank in range(2)]
     record(engine, job_row, steps[0])
     assert launches.first_step_at(JOB.key, 1) is None
     record(engine, job_row, steps[1])
-    assert launches.first_step_at(JOB.key, 1) == (20, b.NOW + 1)
+    assert launches.first_step_at(JOB.key, 1) == FirstStepOfAll(20, b.NOW + 1, b.NOW - 8)
     assert launches.first_step_at(JOB.key, 0) is None
+
+
+def test_the_time_to_a_communicator_is_known_where_each_rank_names_it(engine: Engine, job_row: int) -> None:
+    FleetStore(engine).see_jobs([b.job(restart_count=1)], b.NOW)
+    record(engine, job_row, first_step(0, b.NOW, joined_at=b.NOW - 9), first_step(1, b.NOW + 1))
+    assert LaunchStore(engine).first_step_at(JOB.key, 1) == FirstStepOfAll(20, b.NOW + 1, None)
 
 
 class TestIdentity:

@@ -28,6 +28,7 @@ class Bar:
     end_ms: float
     kind: str
     attempts: int = 1
+    detail: str = ""
 
     @property
     def words(self) -> str:
@@ -52,6 +53,9 @@ def bars(recovery: Record, now: float) -> list[Bar]:
     ]
     reached = after(recovery["decided_at"])
     for step in recovery["steps"]:
+        if step.communicator_at is not None:
+            found.append(Bar("communicator", min(reached, joined := after(step.communicator_at)), joined, "done"))
+            reached = max(reached, joined)
         bar = _of_step(step, reached, after(recovery["ended_at"] or now), after)
         reached = max(reached, bar.end_ms)
         found.append(bar)
@@ -61,15 +65,15 @@ def bars(recovery: Record, now: float) -> list[Bar]:
 def _of_step(step: RecoveryStep, reached: float, end: float, after: Callable[[float], float]) -> Bar:
     name = step.name.value.replace("_", " ")
     begin = reached if step.intended_at is None else after(step.intended_at)
-    attempts = max(step.attempts, 1)
+    attempts, detail = max(step.attempts, 1), step.detail
     if step.status is StepStatus.DONE and step.done_at is not None:
         done = after(step.done_at)
-        return Bar(name, min(begin, done), done, "done", attempts)
+        return Bar(name, min(begin, done), done, "done", attempts, detail)
     if step.status is StepStatus.FAILED:
-        return Bar(name, begin, max(end, begin), "failed", attempts)
+        return Bar(name, begin, max(end, begin), "failed", attempts, detail)
     if step.status is StepStatus.INTENDED:
-        return Bar(name, begin, max(end, begin), "running", attempts)
-    return Bar(name, reached, reached, "planned", attempts)
+        return Bar(name, begin, max(end, begin), "running", attempts, detail)
+    return Bar(name, reached, reached, "planned", attempts, detail)
 
 
 def drawn(shown: Sequence[Bar]) -> Markup:

@@ -21,6 +21,7 @@ class Course:
     detect: float | None = None
     swap: float | None = None  # from the decision until the gang was requeued, or its launcher had begun again
     start: float | None = None  # until its last process had started
+    communicator: float | None = None  # until its ranks had joined their process groups
     restore: float | None = None  # until its first step
     recompute: float | None = None  # steps done again
     approval: float | None = None
@@ -50,6 +51,7 @@ def _of(course: Course) -> Iterator[Advice]:
         (course.approval, "until a person approved it", APPROVAL),
         (course.swap, "until the gang had its nodes", SWAP_FROM_POOL if from_pool else SWAP_INSIDE),
         (course.start, "until its processes had started", START),
+        (course.communicator, "until its process groups were joined", COMMUNICATOR),
         (course.restore, "until its first step", RESTORE),
         (course.recompute, "steps done again", RECOMPUTE),
     )
@@ -67,7 +69,11 @@ DETECT = (
 APPROVAL = "Rules that have proven themselves can act without an approval: `understudy observed` names them."
 SWAP_FROM_POOL = "A spare inside the job's own allocation, with `understudy run`, is taken in about a second."
 SWAP_INSIDE = "The launcher's log says what it waited for; a warm standby takes less (`understudy help launcher`)."
-START = "Imports from a shared file system, containers and the rendezvous take this time; warm standbys have done it."
+START = "Prologs, containers and the start of Slurm's step take this time; warm standbys have done it."
+COMMUNICATOR = (
+    "Imports and the rendezvous take this time: warm standbys (`--preload`) have done the imports, and ranks that go "
+    "on in their process (`--in-process`) keep them."
+)
 RESTORE = (
     "The model is made, the checkpoint is read and the first step warms up: standbys (`--preload`) shorten it, and "
     "state on local disks or in memory in the place of a shared file system."

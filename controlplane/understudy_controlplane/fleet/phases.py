@@ -14,8 +14,9 @@ PHASE_STEPS = {
     "running": StepName.AWAIT_PROCESSES,
     "first_step": StepName.AWAIT_FIRST_STEP,
 }
+PHASES = (*PHASES_BEFORE, *PHASE_STEPS, "communicator")
 """`relaunched`: the launcher has reported that the next launch has begun. `seats_held`: the job is bound to its seats.
-`running`: the last process of the gang has started."""
+`running`: the last process of the gang has started. `communicator`: the last rank has joined its process groups."""
 
 
 def phase_times(recovery: Recovery) -> dict[str, float]:
@@ -24,6 +25,8 @@ def phase_times(recovery: Recovery) -> dict[str, float]:
     for phase, name in PHASE_STEPS.items():
         step = recovery.step(name)
         if step is not None and step.status is StepStatus.DONE and step.done_at is not None:
+            if step.communicator_at is not None:
+                times["communicator"] = step.communicator_at
             times[phase] = step.done_at
     if "relaunched" in times and "running" in times:  # processes kept warm, and those that go on, started before it
         times["running"] = max(times["running"], times["relaunched"])

@@ -344,6 +344,7 @@ class RecoveryStep:
     intended_at: float | None = None  # of the latest attempt
     done_at: float | None = None
     detail: str = ""
+    communicator_at: float | None = None  # of AWAIT_FIRST_STEP: when the last rank had its process groups, if known
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +393,15 @@ class Recovery:
         ends_an_attempt = (StepName.DOWN_NODES, StepName.REQUEUE_JOB, StepName.ORDER_RESTART)
         acted = any((step := self.step(name)) is not None and step.attempts > 0 for name in ends_an_attempt)
         return self.swap is not None and (acted or self.begun(StepName.REQUEUE_JOB))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStepOfAll:
+    """The first step that every rank of a launch has finished, and when the last one had."""
+
+    step: int
+    at: float
+    communicator_at: float | None  # when the last rank had its process groups; None: not known of each
 
 
 REPAIR_KINDS = (RecoveryKind.REPAIR, RecoveryKind.VALIDATE, RecoveryKind.MANUAL_REPAIR, RecoveryKind.PAGE)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from understudy_controlplane.fleet.finding import FAULTS
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, StoredKernelEvent
-from understudy_controlplane.fleet.phases import PHASE_STEPS, PHASES_BEFORE, phase_times
+from understudy_controlplane.fleet.phases import PHASES, phase_times
 from understudy_controlplane.fleet.recovery import Recovery, RecoveryKind, RecoveryStatus
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import SubjectKind
@@ -154,7 +154,7 @@ class Meters:
             "From the fault to the end of a phase, of recoveries that moved a gang with success.",
             OF_A_RECOVERY,
             ("kind", "phase"),
-            f"16 for each phase of two kinds, {16 * len(MOVES) * len((*PHASES_BEFORE, *PHASE_STEPS))}",
+            f"16 for each phase of two kinds, {16 * len(MOVES) * len(PHASES)}",
         )
         self.incident_seconds = self._histogram(
             "incident_seconds",
@@ -184,7 +184,7 @@ class Meters:
                 self.recoveries_ended.labels(kind.value, end.value)
             self.recovery_seconds.labels(kind.value)
         for kind in MOVES:
-            for phase in (*PHASES_BEFORE, *PHASE_STEPS):
+            for phase in PHASES:
                 self.recovery_phase_seconds.labels(kind.value, phase)
         for signal in FAULTS:
             self.incidents_opened.labels(signal.value)

@@ -359,7 +359,9 @@ class Runner:
                 elif name in recovery.plan.nodes:
                     self._stores.fleet.drained(node, now)
         self._record_stages(recovery, outcome.results)
-        done = self._stores.recoveries.done(recovery.id, step, outcome.at or now, outcome.detail)
+        done = self._stores.recoveries.done(
+            recovery.id, step, outcome.at or now, outcome.detail, outcome.communicator_at
+        )
         log.info("step_done", recovery=recovery.id, step=step.name.value, detail=outcome.detail)
         return recovery.with_step(done)
 

@@ -16,6 +16,7 @@ from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
     SEATS_PREFIX,
     DrainPlan,
+    FirstStepOfAll,
     ManualRepairPlan,
     PagePlan,
     Plan,
@@ -49,7 +50,7 @@ class GangFacts:
     ranks_started: int = 0
     world_size: int = 0
     last_started_at: float | None = None
-    first_step: tuple[int, float] | None = None  # step, when all ranks had finished it
+    first_step: FirstStepOfAll | None = None
 
 
 class Tickets(Protocol):
@@ -192,6 +193,7 @@ class StepContext:
 class Done:
     detail: str = ""
     at: float | None = None  # when it came about, where that is known better than "now"
+    communicator_at: float | None = None  # of AWAIT_FIRST_STEP, as in the journal
     results: tuple[StageResult, ...] = ()  # of the stages of a validation
 
 

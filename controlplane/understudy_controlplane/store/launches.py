@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, bind
 
 from understudy_controlplane.fleet.gang import BlackHole, BrokenOff, Earlier, Gang, RanOn
 from understudy_controlplane.fleet.job import FIRST_ATTEMPT, Attempt, JobKey
+from understudy_controlplane.fleet.recovery import FirstStepOfAll
 from understudy_controlplane.store import tables
 from understudy_controlplane.store.database import Store, reading
 from understudy_controlplane.store.fleet import IS_JOB, of_job, rows_of_job
@@ -277,16 +278,19 @@ class LaunchStore(Store):
         """True if any rank of any attempt ever connected."""
         return self._first(rows_of_job(tables.rank_start).limit(1), of_job(job)) is not None
 
-    def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> tuple[int, float] | None:
-        """Number and time of the first step that every rank finished in the latest launch after this one; None: not
-        yet.
-        """
+    def first_step_at(self, job: JobKey, restart_count: int, after_launch: int = -1) -> FirstStepOfAll | None:
+        """The first step that every rank finished in the latest launch after this one; None: not yet."""
         table = tables.first_step
         latest = _latest_launch(table, restart_count, after_launch)
-        query = latest.add_columns(func.min(table.c.step), func.max(table.c.at))
+        query = latest.add_columns(
+            func.min(table.c.step),
+            func.max(table.c.at),
+            func.max(table.c.communicator_at),
+            func.count() - func.count(table.c.communicator_at),
+        )
         row = self._first(query, of_job(job))
-        count, world, step, at = row or (0, 0, 0, 0.0)
-        return (step, at) if world and count >= world else None
+        count, world, step, at, communicator_at, unknown = row or (0, 0, 0, 0.0, None, 0)
+        return FirstStepOfAll(step, at, None if unknown else communicator_at) if world and count >= world else None
 
 
 def _state(row: Row[Any]) -> LauncherState:

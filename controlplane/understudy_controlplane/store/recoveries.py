@@ -182,9 +182,12 @@ class RecoveryStore:
         """Nothing of the effect was begun: the step is as it was before."""
         return self._write(recovery, before)
 
-    def done(self, recovery: int, step: RecoveryStep, now: float, detail: str) -> RecoveryStep:
+    def done(
+        self, recovery: int, step: RecoveryStep, now: float, detail: str, communicator_at: float | None = None
+    ) -> RecoveryStep:
         """After the effect was read back."""
-        return self._write(recovery, replace(step, status=StepStatus.DONE, done_at=now, detail=detail))
+        done = replace(step, status=StepStatus.DONE, done_at=now, detail=detail, communicator_at=communicator_at)
+        return self._write(recovery, done)
 
     def reopen(self, recovery: int, step: RecoveryStep) -> RecoveryStep:
         """The effect of the step is gone: the step is due again. Its attempts still count."""
@@ -349,6 +352,7 @@ def _write_step(connection: Connection, recovery: int, step: RecoveryStep) -> No
         "intended_at": step.intended_at,
         "done_at": step.done_at,
         "detail": step.detail,
+        "communicator_at": step.communicator_at,
     }
     connection.execute(_WRITE_STEP, {"of": recovery, "of_position": step.position, **values})
 
@@ -378,6 +382,7 @@ def _step(row: Row[Any]) -> RecoveryStep:
         intended_at=row.intended_at,
         done_at=row.done_at,
         detail=row.detail,
+        communicator_at=row.communicator_at,
     )
 
 

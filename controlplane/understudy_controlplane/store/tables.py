@@ -165,6 +165,7 @@ first_step = Table(
     Column("world_size", Number, nullable=False),
     Column("step", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
+    Column("communicator_at", Double),
     Column("received_at", Double, nullable=False),
     UniqueConstraint("job", "restart_count", "launch", "rank", "at"),
 )
@@ -483,6 +484,7 @@ recovery_step = Table(
     Column("attempts", Number, nullable=False, default=0),
     Column("intended_at", Double),
     Column("done_at", Double),
+    Column("communicator_at", Double),  # of await_first_step
     Column("detail", Text, nullable=False, default=""),
     Index("ix_recovery_step_done_at", "done_at"),
 )

@@ -352,6 +352,7 @@ def _in_words(run: Run) -> str:
     if run.to_first_step_seconds is None:
         return f"not back within {run.waited_seconds:.0f} s; {run.remark}"
     line = f"noticed {_seconds(run.to_detection_seconds)}, gang {_seconds(run.to_gang_seconds)}, "
+    line += f"connected {_seconds(run.to_communicator_seconds)}, "
     line += f"first step {_seconds(run.to_first_step_seconds)}, {run.steps_lost} steps lost"
     return line + ("" if run.weights_right else ", [red]other weights, or not at its end[/]")
 
@@ -363,7 +364,9 @@ def _seconds(value: float | None) -> str:
 def show(console: Console, runs: Sequence[Run]) -> None:
     """Medians, and the ratio of each to Understudy's."""
     for fault in dict.fromkeys(one.fault for one in runs):
-        table = Table("side", "runs", "noticed", "gang", "first step", "worst", "ratio", "steps lost", "weights")
+        table = Table(
+            "side", "runs", "noticed", "gang", "connected", "first step", "worst", "ratio", "steps lost", "weights"
+        )
         for column in table.columns[1:]:
             column.justify = "right"
         table.title, table.title_justify = f"{fault}: medians", "left"
@@ -380,14 +383,16 @@ def _row(side: str, runs: Sequence[Run], understudy: float | None) -> list[str]:
     noticed = _seconds(median(times)) if times else "-"
     if not back:
         never = f"not within {runs[0].waited_seconds:.0f} s"
-        return [side, str(len(runs)), noticed, "-", f"{never}: {runs[-1].remark}", "-", "-", "-", "-"]
+        return [side, str(len(runs)), noticed, "-", "-", f"{never}: {runs[-1].remark}", "-", "-", "-", "-"]
     gangs = [one.to_gang_seconds for one in runs if one.to_gang_seconds is not None]
+    connected = [one.to_communicator_seconds for one in runs if one.to_communicator_seconds is not None]
     lost = [one.steps_lost for one in runs if one.steps_lost is not None]
     return [
         side,
         f"{len(back)} of {len(runs)}" if len(back) < len(runs) else str(len(runs)),
         noticed,
         _seconds(median(gangs)),
+        _seconds(median(connected)),
         _seconds(median(back)),
         _seconds(max(back)),
         f"{median(back) / understudy:.1f}" if understudy else "-",

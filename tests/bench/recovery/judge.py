@@ -15,7 +15,16 @@ from tests.bench.recovery.job import weight_after
 from tests.bench.result import Result, result
 
 UNDERSTUDY = "understudy"
-PHASES = ("to_detection_seconds", "to_gang_seconds", "to_first_step_seconds", "steps_lost")
+PHASES = (
+    "to_detection_seconds",
+    "to_gang_seconds",
+    "to_communicator_seconds",
+    "to_first_step_seconds",
+    "steps_lost",
+)
+"""Until the side knows of the fault; the last process of the gang that comes back has begun; its last rank is connected
+with the others; it has done its first step.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class Run:
     waited_seconds: float
     to_detection_seconds: float | None = None
     to_gang_seconds: float | None = None
+    to_communicator_seconds: float | None = None
     to_first_step_seconds: float | None = None
     steps_lost: int | None = None
     weights_right: bool | None = None
@@ -68,12 +78,13 @@ def judge(
     detected = None if detected_at is None else detected_at - fault_at
     if first is None:
         return replace(run, to_detection_seconds=detected)
-    began = [float(one["began"]) for one in joined if one["gang"] == first.gang]
+    ranks = [one for one in joined if one["gang"] == first.gang]
     before = max((one.done for one in steps if one.at < first.at), default=0)
     return replace(
         run,
         to_detection_seconds=detected,
-        to_gang_seconds=max(began) - fault_at,
+        to_gang_seconds=max(float(one["began"]) for one in ranks) - fault_at,
+        to_communicator_seconds=max(float(one["joined"]) for one in ranks) - fault_at,
         to_first_step_seconds=first.at - fault_at,
         steps_lost=before - (first.done - 1),
     )

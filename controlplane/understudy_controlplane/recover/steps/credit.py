@@ -34,7 +34,7 @@ def _target(context: StepContext) -> int | None:
     first = context.gang(job.restart_count).first_step
     if first is None:
         return None
-    lost = max(0.0, first[1] - context.worked_until())
+    lost = max(0.0, first.at - context.worked_until())
     return plan.time_limit_minutes + min(math.ceil(lost / 60), plan.credit_minutes_max)
 
 

@@ -71,7 +71,7 @@ def observe_first_step(context: StepContext) -> Observation:
     if job is not None and context.is_next_attempt:
         first = context.gang(job.restart_count).first_step
         if first is not None:
-            return Done(f"step {first[0]}", at=first[1])
+            return Done(f"step {first.step}", first.at, first.communicator_at)
     expected = _no_word_expected(context)
     return expected or Wait("the first step after the restore is not finished")
 
