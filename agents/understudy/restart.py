@@ -71,14 +71,14 @@ class LaunchOverError(BaseException):
 
 
 class Aborted:
-    """Whether NCCL's communicators were aborted. The GPU may then have computed with what a broken collective left: the
-    state that it has is not used, and no checkpoint of it announced.
+    """NCCL's communicators were aborted. The GPU may then have computed with what a broken collective left: the state
+    that it has is not used, and no checkpoint of it announced.
     """
 
     now = False
-    """In this call of `train`."""
+    """It has happened in this call of `train`."""
     before = False
-    """In the call before it."""
+    """It has happened in the call before it."""
 
 
 def leave_torch() -> None:

@@ -334,11 +334,19 @@ def measure(size: Size) -> list[Result]:
             outcomes[name] = [forks.submit(hang, name, seed).result() for seed in range(size.of(RUNS, 1))]
             right = sum(one.right for one in outcomes[name])
             innocents = sum(one.innocents for one in outcomes[name])
-            print(f"{name}: {right} of {len(outcomes[name])} right, {innocents} innocents named", flush=True)
+            unnamed = sum(not one.verdict.ranks for one in outcomes[name])
+            print(
+                f"{name}: {right} of {len(outcomes[name])} right, {unnamed} named no rank, {innocents} innocents",
+                flush=True,
+            )
             for wrong in [one for one in outcomes[name] if not one.right][:3]:
                 print(f"  {wrong.verdict}", flush=True)
     all_of = [one for many in outcomes.values() for one in many]
     faults = [one for name in names if name in FAULTS for one in outcomes[name]]
+    at_fault = sum(
+        1 + bool(FAULTS[name].second) + FAULTS[name].partner for name in names if name in FAULTS for _ in outcomes[name]
+    )
+    unit = f"of {RANKS * len(all_of) - at_fault} ranks without a fault"
     large = []
     for seed in range(size.of(5, 1)):
         shown = large_gang(random.Random(seed))  # noqa: S311 - a seed
@@ -348,7 +356,7 @@ def measure(size: Size) -> list[Result]:
     shares = [sum(one.right for one in many) / len(many) for name, many in outcomes.items() if name in FAULTS]
     return [
         result("named_right_share", "of hangs, by fault", [median(shares), min(shares)], {}, more_is_better=True),
-        result("innocents_named", "in all gangs", [sum(one.innocents for one in all_of)], {}, more_is_better=False),
+        result("innocents_named", unit, [sum(one.innocents for one in all_of)], {}, more_is_better=False),
         result("seconds_to_verdict", "s", [one.seconds for one in faults], {}, more_is_better=False),
         result("seconds_to_verdict_2048_ranks", "s", large, {}, more_is_better=False),
         result("cost_of_collection_share", "of a processor", [look_share()], {}, more_is_better=False),

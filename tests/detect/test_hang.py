@@ -339,6 +339,7 @@ def test_before_a_restart_the_ranks_are_asked_for_a_bounded_time() -> None:
     assert [one.signal for one in seen(None, None, None, None, over=-1)] == [Signal.GANG_STILL]
     (asked,) = seen(None, None, None, None, over=5)
     assert (asked.signal, asked.rule, asked.node) == (Signal.GANG_ASKED, "hang.asked", "")
+    assert ASK_SECONDS <= 60, "attribution never delays a restart for longer"
     (hung,) = seen(None, None, None, None, over=ASK_SECONDS + 1)
     assert (hung.signal, hung.rule) == (Signal.GANG_HUNG_UNNAMED, "hang.silent")
     (question,) = questions(b.snapshot(jobs=[b.job()], tables={b.job().key: table(UNMARKED)}), [asked, hung])

@@ -132,6 +132,17 @@ def test_a_node_whose_transfers_with_all_its_neighbours_are_slow_is_a_suspect_wi
     assert "100" in found.summary, "its port"
 
 
+def test_what_lies_between_two_nodes_is_held_against_the_counters_of_their_ports() -> None:
+    """Errors support it, and make no node a suspect."""
+    erring = Port("mlx5_0", 1, state="ACTIVE", was_active=True, symbol_errors_recent=500)
+    (found,) = findings(b.node("n7", ports=[erring]), links={(5, 6): 20.0})
+    assert (found.signal, found.node) == (Signal.DOMAIN_FAULT, "")
+    assert found.summary.endswith("; n7: port mlx5_0/1 had 500 symbol errors within ten minutes")
+    assert found.evidence.shown()["ports"] == ["n7: port mlx5_0/1 had 500 symbol errors within ten minutes"]
+    (silent,) = findings(links={(5, 6): 20.0})
+    assert silent.summary.endswith("; no port of them shows why")
+
+
 def test_pairs_of_one_rack_name_the_rack() -> None:
     (found,) = findings(links={(5, 6): 20.0, (9, 10): 20.0})
     assert (found.domain, found.nodes) == ("rack r1", ("n10", "n11", "n6", "n7"))

@@ -143,7 +143,7 @@ time.sleep(600)
 
 
 def test_a_rank_that_waits_for_a_peer_whose_connection_stays_leaves_by_order(channel: Channel, tmp_path: Path) -> None:
-    """As where a node has lost its power. Gloo itself raises nothing for half an hour, and its abort does nothing."""
+    """Gloo itself raises nothing for half an hour, as where a node has lost its power, and its abort does nothing."""
     store = str(tmp_path / "store")
     environment = {"STORE": store, "WORLD_SIZE": "2"}
     peer = subprocess.Popen([sys.executable, "-c", PEER, store])
@@ -190,7 +190,7 @@ print(*restartable(train))
 
 
 def test_a_rank_whose_communicators_of_nccl_are_aborted_runs_no_further_line(channel: Channel) -> None:
-    """With a stand-in for torch: this never ran with NCCL."""
+    """The test has a stand-in for torch: this never ran with NCCL."""
     with start(channel, NCCL) as rank:
         assert rank.stdout is not None and rank.stdout.readline() == "waits\n"
         channel.read()

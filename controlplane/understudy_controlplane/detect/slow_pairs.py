@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from understudy_controlplane.config import Straggler
-from understudy_controlplane.detect.causes import second_signals
+from understudy_controlplane.detect.causes import Cause, second_signals
 from understudy_controlplane.detect.slow_transfers import SlowTransfer, slow_transfers
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 
@@ -114,16 +115,22 @@ def _of_domain(snapshot: Snapshot, gang: _Gang, place: str, slow: dict[Pair, lis
     every = [one for of_pair in slow.values() for one in of_pair]
     worst = max(every, key=lambda one: one.seconds - one.usual)
     shown = ", ".join(f"{one} and {other}" for one, other in sorted(slow)[:SHOWN_MAX])
+    ports = [f"{name}: {words}" for name in nodes for words in _of_ports(snapshot.nodes[name])][:SHOWN_MAX]
     return Finding(
         Signal.DOMAIN_FAULT,
         RULE,
         "",
         snapshot.now,
-        f"transfers between {shown} are slow: {_words(worst)}",
-        Evidence(_evidence(gang, every)),
+        f"transfers between {shown} are slow: {_words(worst)}; {'; '.join(ports) or 'no port of them shows why'}",
+        Evidence({**_evidence(gang, every), "ports": [*ports]}),
         domain=place,
         nodes=tuple(nodes),
     )
+
+
+def _of_ports(node: NodeView) -> list[str]:
+    """What the counters of the node's ports show: it supports that the fabric is slow there, and condemns no node."""
+    return [words for cause, words in second_signals(node, None) if cause is Cause.INFINIBAND]
 
 
 def _words(slow: SlowTransfer) -> str:
