@@ -10,6 +10,7 @@ from sqlalchemy import update
 from structlog.testing import capture_logs
 
 from tests.recover.rehearsal import Rehearsal
+from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import Verb
@@ -77,3 +78,32 @@ def test_agents_that_fall_silent_together_are_one_incident_of_their_domain_until
     assert incidents.open_incidents() == {}
     (shown,) = Queries(rehearsal.engine).incidents(10)
     assert (shown["rule"], shown["outcome"]) == ("silence.mass", "its nodes no longer fail alike")
+
+
+@pytest.mark.parametrize(("is_reported", "judged"), [(False, 2), (True, 1)])
+def test_a_fault_that_is_reported_is_judged_once_on_a_new_reading_of_slurm(
+    tmp_path: Path, is_reported: bool, judged: int
+) -> None:
+    rehearsal = Rehearsal(tmp_path)
+    loop = rehearsal.control_plane.loop
+    rehearsal.fake.cancel(rehearsal.hungry)
+    rehearsal.run(5)
+    looks: list[float | None] = []
+
+    def count(snapshot: Snapshot, _config: Config) -> Sequence[Finding]:
+        looks.append(snapshot.slurm.read_at)
+        return ()
+
+    loop.detectors = {**loop.detectors, "counted": count}
+    loop.tick()
+    read_at = looks.pop()
+    rehearsal.fake.advance(0.3)
+    rehearsal.fail("n3")
+    if is_reported:
+        loop.fault_came()
+    loop.tick()
+    assert len(looks) == judged
+    assert looks[-1] is not None
+    assert read_at is not None
+    assert looks[-1] > read_at
+    assert rehearsal.state_of("n3") is NodeState.QUARANTINED

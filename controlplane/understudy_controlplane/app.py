@@ -266,6 +266,7 @@ def assemble(config: Config, outside: Outside, engine: Engine) -> Core:
         launches=stores.launches,
         clock=clock,
         wake_loop=loop.wake,
+        fault_came=loop.fault_came,
         read_slurm=SoonReadings(loop.read_soon, clock).ask,
         give_restore_point=restore_points.give,
         looker=restore_points.looker,

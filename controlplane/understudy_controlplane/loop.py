@@ -127,7 +127,7 @@ class Loop:
         self._set_back_by = ahead if ahead >= JUMP_SECONDS else 0.0  # less: the control plane before had another clock
         """Seconds by which the clock was set back, and the times in the database were not."""
         self._wake = threading.Event()
-        self._read_soon = False
+        self._read_soon = self._read_now = False
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
         self.verdicts = Verdicts()
@@ -169,6 +169,11 @@ class Loop:
     def read_soon(self) -> None:
         """A process that has just started waits for a reading of Slurm that shows its job."""
         self._read_soon = True
+        self.wake()
+
+    def fault_came(self) -> None:
+        """Something may have failed: the next tick begins with a reading of Slurm, so that it acts without a second."""
+        self._read_now = True
         self.wake()
 
     def stop(self) -> None:
@@ -226,10 +231,11 @@ class Loop:
     def _age_max_seconds(self, recovering: bool) -> float:
         """Oldest reading of Slurm that is used. A reading that was asked for comes sooner, but any user can ask."""
         soon, self._read_soon = self._read_soon, False
+        now, self._read_now = self._read_now, False
         usual = self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
         took = self.pulse.slurm.usual_seconds
         return max(
-            RECOVERING_TICK_SECONDS if recovering else usual, took * APART_FACTOR if took > SLOW_SECONDS else 0.0
+            RECOVERING_TICK_SECONDS if recovering or now else usual, took * APART_FACTOR if took > SLOW_SECONDS else 0.0
         )
 
     def _look_at_clock(self) -> None:

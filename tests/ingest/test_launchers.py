@@ -104,6 +104,7 @@ def route(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Route]:
         LaunchStore(engine),
         Still(),
         lambda: woken.append(b.NOW),
+        lambda: woken.append(b.NOW),
         lambda _user: woken.append(b.NOW),
         lambda *_: RestoreDecision(RestoreAnswer.FRESH),
         lambda _node, _now: "",

@@ -131,6 +131,7 @@ def route(tmp_path: Path) -> Iterator[Route]:
         LaunchStore(engine),
         Still(),
         lambda: woken.append(b.NOW),
+        lambda: woken.append(b.NOW),
         lambda _user: woken.append(b.NOW),
         give,
         lambda node, _now: unfit.get(node, ""),

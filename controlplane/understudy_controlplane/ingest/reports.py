@@ -37,7 +37,7 @@ from understudy_controlplane.live.telemetry import Telemetry, UnknownNode
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.facts import Circumstances, FactStore
 from understudy_controlplane.store.launches import LaunchStore
-from understudy_wire.facts import CheckpointDeleted, Fact, KernelEvent, KernelLogPolicy, ShardFile
+from understudy_wire.facts import CheckpointDeleted, Fact, HardwareEvent, KernelEvent, KernelLogPolicy, ShardFile
 from understudy_wire.files import FileResult, FileTask
 from understudy_wire.messages import (
     FACTS_PER_REPORT_MAX,
@@ -112,6 +112,8 @@ class ReportDependencies:
     launches: LaunchStore
     clock: Clock
     wake_loop: Callable[[], None]
+    fault_came: Callable[[], None]
+    """The same, for what may be a fault."""
     read_slurm: Callable[[int], None]
     give_restore_point: Callable[[KnownJob, Attempt, int], RestoreDecision]
     unfit: Callable[[str, float], str]
@@ -411,7 +413,8 @@ async def _take(deps: ReportDependencies, decoded: Decoded) -> Response:
         if any(isinstance(fact, CheckpointDeleted) for fact in report.facts):
             deps.checkpoints_deleted()
         dropped += refused
-        deps.wake_loop()
+        may_be_fault = any(isinstance(fact, KernelEvent | HardwareEvent) for fact in report.facts)
+        (deps.fault_came if may_be_fault else deps.wake_loop)()
     dropped += decoded.ignored
     if report.file_result is not None:
         deps.take_file_result(report.node, report.file_result)
