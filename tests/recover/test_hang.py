@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recover.rehearsal import Rehearsal
+from tests.recover.rehearsal import Rehearsal, first
 from tests.recover.test_launcher import ObedientLauncher, all_ended, moves
 from understudy_controlplane.config import Config
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -102,7 +102,7 @@ def test_a_launcher_restarts_its_gang_without_the_named_node(rehearsal: Rehearsa
     assert rehearsal.state_of("n2") is NodeState.SUSPECT
 
 
-@pytest.mark.parametrize("moment", ["create_reservation", "set_job_reservation"])
+@pytest.mark.parametrize("moment", first(1, "set_job_reservation", "create_reservation"))
 @pytest.mark.parametrize("resumed", [True, False])
 def test_a_gang_that_is_suspended_before_its_restart_is_judged_afresh(
     rehearsal: Rehearsal, hang: Hang, moment: str, resumed: bool

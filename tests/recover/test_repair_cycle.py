@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests import builders as b
-from tests.recover.rehearsal import Rehearsal, refuse
+from tests.recover.rehearsal import Rehearsal, first, refuse
 from tests.simulator.slurm import VirtualSlurm
 from tests.tokens import add_tokens, bearer
 from understudy_controlplane.decide import plans, spares
@@ -227,7 +227,7 @@ def ask_for_reset(rehearsal: Rehearsal) -> None:
     rehearsal.gpus.pop("n5")
 
 
-@pytest.mark.parametrize("effect", ["reboot_node", "create_reservation", "resume_node", "submit_job"])
+@pytest.mark.parametrize("effect", first(2, "reboot_node", "submit_job", "create_reservation", "resume_node"))
 def test_an_effect_whose_answer_is_lost_is_not_made_again(tmp_path: Path, effect: str) -> None:
     rehearsal = start(tmp_path, **TESTED)
 
@@ -242,7 +242,9 @@ def test_an_effect_whose_answer_is_lost_is_not_made_again(tmp_path: Path, effect
     assert set(made.values()) == {1}, made
 
 
-@pytest.mark.parametrize("effect", ["drain_node", "reboot_node", "create_reservation", "resume_node", "submit_job"])
+@pytest.mark.parametrize(
+    "effect", first(2, "reboot_node", "submit_job", "drain_node", "create_reservation", "resume_node")
+)
 def test_a_control_plane_that_dies_after_any_effect_goes_on_where_it_was(tmp_path: Path, effect: str) -> None:
     rehearsal = start(tmp_path, **TESTED)
     died: list[str] = []
@@ -308,7 +310,7 @@ def test_a_node_that_boots_for_longer_than_slurm_waits_is_waited_for_and_not_reb
     assert rehearsal.line.effects["reboot_node n5"] == 1
 
 
-@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.VALIDATING])
+@pytest.mark.parametrize("state", first(1, NodeState.REPAIRING, NodeState.QUARANTINED, NodeState.VALIDATING))
 def test_an_administrators_maintenance_of_the_whole_cluster_uses_up_no_reboot(tmp_path: Path, state: NodeState) -> None:
     """It begins right after the quarantine, while the node boots, or while its validation runs."""
     rehearsal = start(tmp_path, **VALIDATION, repair={**REPAIR["repair"], "reboot_timeout_seconds": 300})
@@ -332,7 +334,7 @@ def test_an_administrators_maintenance_of_the_whole_cluster_uses_up_no_reboot(tm
     assert list(dict.fromkeys(states_passed(rehearsal, "n5")))[:4] == [10, 200, 210, 220]
 
 
-@pytest.mark.parametrize("state", [NodeState.QUARANTINED, NodeState.REPAIRING, NodeState.MANUAL_REPAIR])
+@pytest.mark.parametrize("state", first(1, NodeState.REPAIRING, NodeState.QUARANTINED, NodeState.MANUAL_REPAIR))
 def test_a_person_who_resumes_the_node_ends_the_claim_at_once(tmp_path: Path, state: NodeState) -> None:
     rehearsal = start(tmp_path, **TESTED)
     rehearsal.fake.job_ends_as["n5"] = "FAILED"
@@ -1098,7 +1100,7 @@ def test_a_test_that_ran_and_failed_has_begun(tmp_path: Path) -> None:
     assert (attempt.status, attempt.never_began) == (RecoveryStatus.FAILED, False)
 
 
-@pytest.mark.parametrize("reason", ["Kill task failed (JobId=7 StepId=0)", "Epilog error"])
+@pytest.mark.parametrize("reason", first(1, "Kill task failed (JobId=7 StepId=0)", "Epilog error"))
 def test_a_reason_that_slurm_puts_in_the_place_of_understudys_stops_no_repair(tmp_path: Path, reason: str) -> None:
     """slurmstepd gives its reason also to a node that is drained already (node_mgr.c, update_node)."""
     rehearsal = start(tmp_path, **TESTED)
@@ -1171,7 +1173,7 @@ def test_a_reason_that_a_person_puts_in_the_place_of_understudys_stays(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "reason", ["Kill task failed", "Duplicate jobid", "gres/gpu count reported lower than configured (7 < 8)"]
+    "reason", first(1, "Kill task failed", "Duplicate jobid", "gres/gpu count reported lower than configured (7 < 8)")
 )
 def test_a_node_that_slurm_itself_drains_during_its_test_stays_in_its_repair(tmp_path: Path, reason: str) -> None:
     rehearsal = start(tmp_path, **TESTED)

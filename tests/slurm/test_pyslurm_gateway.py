@@ -78,7 +78,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[PyslurmGateway] = []
 
     def gateway(
-        load: str = "return {}", modify: str = "pass", begins: str = "", timeout_seconds: float = 5.0
+        load: str = "return {}", modify: str = "pass", begins: str = "", timeout_seconds: float = 60.0
     ) -> PyslurmGateway:
         (tmp_path / "pyslurm.py").write_text(MODULE.format(load=load, modify=modify, begins=begins))
         environment = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
@@ -114,8 +114,8 @@ def test_a_reading_that_somebodys_text_makes_impossible_is_taken_from_the_comman
     assert gateway.worker.pid == pid is not None
 
 
-def test_a_call_that_hangs_keeps_no_reading_waiting(make: Make) -> None:
-    gateway = make(modify="time.sleep(600)")
+def test_a_call_that_hangs_keeps_no_reading_waiting_and_is_given_up(make: Make) -> None:
+    gateway = make(modify="time.sleep(600)", timeout_seconds=10.0)
     outcome: list[str] = []
 
     def drain() -> None:
@@ -132,7 +132,8 @@ def test_a_call_that_hangs_keeps_no_reading_waiting(make: Make) -> None:
     assert gateway.jobs() == []
     assert hanging.is_alive()
     hanging.join()
-    assert outcome == ["pyslurm's drain_node did not end within 5.0 s"]
+    assert outcome == ["pyslurm's drain_node did not end within 10.0 s"]
+    assert gateway.jobs() == []
 
 
 def test_a_task_of_an_array_is_the_command_lines_because_pyslurm_takes_numbers_only() -> None:
@@ -151,14 +152,6 @@ def test_an_effect_that_pyslurm_dies_of_has_an_unknown_outcome_and_is_then_the_c
     assert command_line.drained == ["n1 understudy: x"]
 
 
-def test_a_call_that_hangs_is_given_up_and_the_next_one_answered(make: Make) -> None:
-    gateway = make(modify="time.sleep(600)", timeout_seconds=3.0)
-    assert gateway.jobs() == []
-    with pytest.raises(SlurmUnavailable, match=r"drain_node did not end within 3\.0 s"):
-        gateway.drain_node("n1", "understudy: x")
-    assert gateway.jobs() == []
-
-
 def test_a_change_that_was_ended_is_made_by_pyslurm_again(make: Make) -> None:
     """Its process ends itself at the limit. That is no death that pyslurm caused."""
     gateway = make(modify="time.sleep(60)")
@@ -171,8 +164,8 @@ def test_a_change_that_was_ended_is_made_by_pyslurm_again(make: Make) -> None:
 
 
 def test_the_start_of_pyslurm_does_not_count_as_time_of_the_change(make: Make) -> None:
-    gateway = make(begins="time.sleep(1)")
-    fenced(gateway, lambda: "", 0.5).drain_node("n1", "understudy: x")
+    gateway = make(begins="time.sleep(3)")
+    fenced(gateway, lambda: "", 2.0).drain_node("n1", "understudy: x")
 
 
 def test_what_pyslurm_prints_does_not_come_between_the_answers(make: Make) -> None:

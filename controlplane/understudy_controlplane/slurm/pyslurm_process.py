@@ -57,12 +57,11 @@ class PyslurmWorker:
     def ask(self, call: str, arguments: Sequence[object], kind: Any) -> Any:
         """The answer as `kind`. Raises WorkerDied, SlurmUnavailable, or SlurmError."""
         request = json.dumps({"call": call, "arguments": list(arguments), "ends_at": ends_at()}).encode() + b"\n"
-        seconds = seconds_left(self._timeout_seconds)
-        deadline = time.monotonic() + seconds
+        begun, seconds = time.monotonic(), seconds_left(self._timeout_seconds)
         if not self._lock.acquire(timeout=seconds):
             raise SlurmUnavailable(f"pyslurm's {call} was not begun within {seconds:.3g} s: another call has not ended")
         try:
-            line = self._exchange(call, request, deadline)
+            line = self._exchange(call, request, begun, seconds)
         finally:
             self._lock.release()
         try:
@@ -90,7 +89,7 @@ class PyslurmWorker:
                 with contextlib.suppress(BrokenPipeError):  # closing flushes what it never read
                     pipe.close()
 
-    def _exchange(self, call: str, request: bytes, deadline: float) -> bytes:
+    def _exchange(self, call: str, request: bytes, begun: float, seconds: float) -> bytes:
         process = self._process or self._start()
         assert process.stdin is not None
         try:
@@ -98,7 +97,7 @@ class PyslurmWorker:
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died(call) from None
-        return self._read_line(process, call, deadline)
+        return self._read_line(process, call, begun, seconds)
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -113,15 +112,14 @@ class PyslurmWorker:
             raise SlurmError(f"{self._command[0]} cannot be run: {error}; set slurm.pyslurm_python") from error
         return self._process
 
-    def _read_line(self, process: subprocess.Popen[bytes], call: str, deadline: float) -> bytes:
-        began = time.monotonic()
+    def _read_line(self, process: subprocess.Popen[bytes], call: str, begun: float, seconds: float) -> bytes:
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._received:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
+                if not selector.select(max(0.0, begun + seconds - time.monotonic())):
                     self.stop()
-                    raise SlurmUnavailable(f"pyslurm's {call} did not end within {deadline - began:.1f} s")
+                    raise SlurmUnavailable(f"pyslurm's {call} did not end within {seconds:.1f} s")
                 piece = os.read(process.stdout.fileno(), 1 << 20)
                 if not piece:
                     raise self._died(call)
