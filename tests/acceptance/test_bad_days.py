@@ -159,6 +159,7 @@ def test_a_slurmctld_that_stands_still_carries_calls_out_later_and_none_twice(ma
 
 
 @pytest.mark.machines
+@pytest.mark.long
 def test_while_the_control_plane_alone_cannot_reach_slurmctld_the_requeued_job_waits_and_nothing_is_done_twice(
     make_site: MakeSite,
 ) -> None:
@@ -239,6 +240,7 @@ def test_munge_down_is_slurm_away(make_site: MakeSite) -> None:
     assert_recovered(site, job, nodes)
 
 
+@pytest.mark.long
 def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_another(make_site: MakeSite) -> None:
     site = make_site()
     job, nodes = start_gang(site, DIES_SLOWLY)
@@ -256,6 +258,7 @@ def test_a_spare_taken_by_an_administrator_is_left_to_them_and_the_gang_gets_ano
     assert [one["subject"] for one in site.items("/v1/incidents")] == ["n2"]
 
 
+@pytest.mark.long
 def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_site: MakeSite) -> None:
     site = make_site()
     job, _ = start_gang(site)
@@ -307,6 +310,7 @@ def attempts(site: Site, step: str) -> int:
     return sum(one["attempts"] for recovery in site.recoveries() for one in recovery["steps"] if one["name"] == step)
 
 
+@pytest.mark.long
 def test_a_pyslurm_that_dies_again_and_again_takes_nothing_down_with_it(make_site: MakeSite) -> None:
     site = make_site(slurm=DEBIAN_14, slurm_settings={"gateway": "pyslurm"})
     job, nodes = start_gang(site)

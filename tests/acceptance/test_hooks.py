@@ -73,7 +73,7 @@ def records(site: Site) -> list[str]:
     ("slurm", "comment"),
     [
         pytest.param(NATIVE, "understudy", id="22.05"),
-        pytest.param(NATIVE, "not managed", id="22.05-not-managed"),
+        pytest.param(NATIVE, "not managed", id="22.05-not-managed", marks=pytest.mark.long),
         pytest.param(DEBIAN_13, "understudy", id="24.11", marks=pytest.mark.long),
         pytest.param(DEBIAN_14, "understudy", id="26.05"),
     ],

@@ -133,6 +133,7 @@ def test_a_dead_node_costs_no_allocation_even_without_a_control_plane(make_site:
     assert len(site.recoveries()) == 0
 
 
+@pytest.mark.long
 def test_a_control_plane_killed_in_the_middle_goes_on_where_it_was(make_site: MakeSite) -> None:
     """Its launcher stands still meanwhile, so that the order cannot have been carried out."""
     site = make_site(nodes=8, spares=1)
@@ -156,6 +157,7 @@ def test_a_control_plane_killed_in_the_middle_goes_on_where_it_was(make_site: Ma
     assert gang.job_fields(site, job.job)["Restarts"] == "0"
 
 
+@pytest.mark.long
 def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     site = make_site(nodes=8, spares=3)
     gang.start_site(site)
@@ -178,6 +180,7 @@ def test_without_spares_left_the_pool_follows(make_site: MakeSite) -> None:
     assert gang.job_fields(site, job.job)["Restarts"] == "1"
 
 
+@pytest.mark.long
 def test_a_spare_of_the_pool_that_lacks_a_package_is_left_for_another_one(make_site: MakeSite) -> None:
     site = make_site(nodes=5, spares=2)
     gang.start_site(site)

@@ -31,7 +31,7 @@ class PatientBatch(Batch):
     [
         ("node power off", ("plain srun", "understudy run")),
         pytest.param("node power off", ("hook", "hook with collectives"), marks=pytest.mark.long),
-        ("slurmd dead", ("plain srun", "torchrun", "understudy run")),
+        pytest.param("slurmd dead", ("plain srun", "torchrun", "understudy run"), marks=pytest.mark.long),
     ],
 )
 def test_a_gang_is_back_on_a_spare_of_the_pool(fault: str, jobs: tuple[str, ...]) -> None:

@@ -119,6 +119,7 @@ def test_both_gateways_read_the_segment_and_a_gang_that_is_spread_worse_is_recor
     assert gang.state(site, job) == "RUNNING"
 
 
+@pytest.mark.long
 def test_a_block_that_loses_its_fabric_is_one_failure_and_its_gang_moves_to_another_block(make_site: MakeSite) -> None:
     """topology.conf. The errors come while the control plane is away. Nodes without a gang stay in service."""
     site = make_site(nodes=8, spares=4, blocks=BLOCKS, slurm=DEBIAN_13)

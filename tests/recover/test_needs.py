@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.notify.site import http_receiver, webhook
-from tests.recover.rehearsal import NODES, Rehearsal
+from tests.recover.rehearsal import NODES, Rehearsal, first
 from tests.testbed.prometheus import wait_for
 from tests.tokens import add_tokens, bearer
 from understudy_client import Record
@@ -161,7 +161,7 @@ def test_status_command_line_dashboard_and_metrics_agree(worn: Rehearsal) -> Non
     }
 
 
-@pytest.mark.parametrize("slurmd_timeout", [300, 3600])
+@pytest.mark.parametrize("slurmd_timeout", first(1, 300, 3600))
 def test_a_gang_that_stands_on_a_dead_node_without_a_spare_is_named_at_once_and_a_person_is_paged_after_a_minute(
     tmp_path: Path, slurmd_timeout: int
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_gang_that_stands_still_in_its_second_epoch_is_restarted(rehearsal: Re
     assert rehearsal.gang_state() == ("RUNNING", 1)
 
 
+@pytest.mark.long
 def test_a_second_training_that_comes_further_each_time_is_restarted_each_time_that_it_hangs(
     rehearsal: Rehearsal,
 ) -> None:
@@ -181,6 +182,7 @@ def train_each_time_from_the_first_step(rehearsal: Rehearsal, evaluation_seconds
     rehearsal.each_tick = turn
 
 
+@pytest.mark.long
 def test_a_program_that_begins_again_and_hangs_at_the_same_step_is_left_to_its_user(rehearsal: Rehearsal) -> None:
     """Its steps are numbered within an epoch, so by the count it comes further each time."""
     train_each_time_from_the_first_step(rehearsal, evaluation_seconds=inf)
@@ -204,6 +206,7 @@ def test_a_script_that_does_something_else_after_its_training_is_left_alone(rehe
     assert rehearsal.gang_state() == ("RUNNING", 0), rehearsal.describe()
 
 
+@pytest.mark.long
 def test_a_second_training_of_fewer_ranks_is_watched_like_the_first(rehearsal: Rehearsal) -> None:
     training = train(rehearsal, count())
     rehearsal.run(1 * HOURS)
@@ -240,6 +243,7 @@ def test_a_hang_is_ordered_once(rehearsal: Rehearsal) -> None:
     rehearsal.run_until(lambda: launcher.launch == 2, 1 * HOURS)
 
 
+@pytest.mark.long
 def test_the_gang_of_a_second_launcher_is_judged_by_its_own_steps(rehearsal: Rehearsal) -> None:
     """The first one has come to launch 2; the second one begins with launch 0 again."""
     launcher, training = ObedientLauncher(rehearsal), Training(rehearsal, count())
@@ -258,6 +262,7 @@ def test_the_gang_of_a_second_launcher_is_judged_by_its_own_steps(rehearsal: Reh
     rehearsal.run_until(lambda: launcher.launch == 1, 3 * HOURS)
 
 
+@pytest.mark.long
 def test_a_slow_gang_whose_checkpoints_are_not_known_stays_and_a_person_is_notified_once(rehearsal: Rehearsal) -> None:
     training = train(rehearsal, count())
     rehearsal.run(600)
