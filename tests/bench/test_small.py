@@ -16,9 +16,10 @@ from tests.bench.result import Size
 
 pytestmark = pytest.mark.integration
 
+ONLY_LONG = ("access", "dashboard", "event", "ha", "operators", "placement", "program_files", "start", "straggler")
 MARKS = {
     "slurm_read": pytest.mark.cluster,
-    **dict.fromkeys(("access", "dashboard", "event", "ha"), pytest.mark.long),
+    **dict.fromkeys(ONLY_LONG, pytest.mark.long),
 }
 FIGURES = {
     "report": {"report_processor_microseconds", "reports_for_one_core"},

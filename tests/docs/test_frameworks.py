@@ -96,13 +96,16 @@ def test_a_script_is_timed_its_checkpoints_are_announced_and_it_continues_from_t
         plane.wait_for(lambda plane: all(steps(plane, 1, rank) == list(range(every, total)) for rank in ranks))
 
 
-@pytest.mark.parametrize("page", ["plain", "lightning", "huggingface"])
+@pytest.mark.parametrize(
+    "page", ["plain", *(pytest.param(one, marks=pytest.mark.long) for one in ("lightning", "huggingface"))]
+)
 def test_a_script_runs_on_a_workstation_and_says_once_that_nothing_is_reported(page: str, site: TrainingSite) -> None:
     log = site.train_alone(script_of(page))
     assert log.count("understudy:") == 1
     assert "nothing is reported" in log
 
 
+@pytest.mark.long
 def test_lightning_under_its_older_name_works_too(plane: FakeControlPlane, config: Config, site: TrainingSite) -> None:
     script = script_of("lightning").replace("lightning.pytorch", "pytorch_lightning")
     assert "pytorch_lightning" in script
@@ -113,6 +116,7 @@ def test_lightning_under_its_older_name_works_too(plane: FakeControlPlane, confi
     assert len(shards(plane, 0, 20)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("page", "before", "after"),
     [
@@ -132,6 +136,7 @@ def test_accumulated_batches_are_one_step(
     assert [len(shards(plane, 0, step)) for step in (10, 20)] == [1, 1]
 
 
+@pytest.mark.long
 def test_what_lightning_cannot_safely_go_on_from_is_not_announced(
     plane: FakeControlPlane, config: Config, site: TrainingSite
 ) -> None:
@@ -151,6 +156,7 @@ def test_what_lightning_cannot_safely_go_on_from_is_not_announced(
     assert len([fact for fact in plane.facts if isinstance(fact, CheckpointShard) and "same" in fact.path]) == 1
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_lightning_writes_in_the_background_is_announced_when_it_is_written(
     plane: FakeControlPlane, config: Config, site: TrainingSite
 ) -> None:
@@ -186,6 +192,7 @@ CONFIGURED = """
 """FSDPStrategy is refused without GPUs, by Lightning and by PyTorch. It writes what ModelParallelStrategy does."""
 
 
+@pytest.mark.long
 def test_each_rank_of_lightnings_fully_sharded_strategy_announces_what_it_wrote(
     plane: FakeControlPlane, config: Config, site: TrainingSite
 ) -> None:
