@@ -185,6 +185,7 @@ restartable(train)
 """
 
 
+@pytest.mark.long
 def test_ranks_go_on_in_their_processes(podman: Podman, gang: LocalGang) -> None:
     script = gang.home / "train.py"
     script.write_text(RESTARTABLE)
@@ -219,6 +220,7 @@ hangs_in_the_container()
 """
 
 
+@pytest.mark.long
 def test_a_hung_rank_shows_its_stacks(podman: Podman, gang: LocalGang) -> None:
     script, steps = gang.home / "hangs.py", gang.home / "steps"
     script.write_text(HANGS)
