@@ -63,7 +63,7 @@ LOOKS = [
     ("dark", "phone", PHONE),
 ]
 LIGHT_FIRST = [*LOOKS[:2], pytest.param("dark", "phone", PHONE, marks=pytest.mark.long)]
-"""For pages drawn like those of the test with all of them."""
+"""Looks of pages that are drawn like those of the test with all of them."""
 
 
 @pytest.fixture(scope="module")

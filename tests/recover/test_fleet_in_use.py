@@ -86,6 +86,7 @@ def test_four_jobs_of_one_user_that_wait_for_a_licence_keep_no_broken_node_in_se
     assert [job.restart_count for job in fake.jobs() if job.job_id in sweep] == [0] * 4
 
 
+@pytest.mark.long
 def test_a_rule_that_is_wrong_ten_times_an_hour_is_stopped_within_a_day_and_a_person_is_paged_at_once(
     rehearsal: Rehearsal,
 ) -> None:
