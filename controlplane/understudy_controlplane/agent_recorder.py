@@ -35,7 +35,7 @@ class AgentRecorder:
         now = observation.snapshot.now
         agents = self._agents_due(observation, now)
         if agents or observation.slurmds_first_answered:
-            new = (node.record for node in observation.snapshot.nodes.values() if node.record.agent_seen_at is None)
+            new = (node.record for node in observation.snapshot.notable if node.record.agent_seen_at is None)
             first = {one.name: agent_since(one, observation.heard[one.name]) for one in new if one.name in agents}
             self._fleet.note_seen(agents, observation.slurmds_first_answered, now, first)
         if observation.gpus_due:

@@ -416,7 +416,8 @@ class Loop:
     ) -> bool:
         """Returns whether there was anything new: incidents and recoveries are then others than in the snapshot."""
         now = self._clock.now()
-        records = {name: node.record for name, node in snapshot.nodes.items()}
+        concerned = {one.subject for one in decisions} & snapshot.nodes.keys()
+        records = {name: snapshot.nodes[name].record for name in concerned}
         changes, refused = follow_all(records, decisions, now)
         for one in refused:
             self.pulse.errors_total += 1

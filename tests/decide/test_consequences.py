@@ -57,6 +57,9 @@ def fleet(approved_at: float = APPROVED_AT, burnt_at: float | None = None, drain
 
 def bad_slurm(seen: Snapshot) -> Snapshot:
     class Broken:
+        base_state = "IDLE"
+        flags = frozenset[str]()
+
         @property
         def draining(self) -> bool:
             raise ValueError("a state that no version of Slurm has")

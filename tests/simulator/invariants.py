@@ -11,14 +11,16 @@ from tests.simulator.cluster import FABRIC, LICENCE
 from tests.simulator.ledger import LATE_SECONDS, Effect, Ledger, Violation
 from tests.simulator.slurm import REQUEUE_DELAY_SECONDS
 from understudy_controlplane.config import Config
+from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.repair_cycle import attempts_by_node, concerned, due
 from understudy_controlplane.decide.requests_in_force import in_force
-from understudy_controlplane.detect import DETECTORS
+from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.need import NeedKind
 from understudy_controlplane.fleet.node import IN_REPAIR, OUT_OF_SERVICE, NodeRecord, NodeState, ValidationOrigin
+from understudy_controlplane.fleet.node_views import NodeViews
 from understudy_controlplane.fleet.operator import Verb
 from understudy_controlplane.fleet.recovery import (
     NODE_HOLD_PREFIX,
@@ -501,7 +503,9 @@ class Invariants:
         if core.stores.kept_nodes.records() != records:
             raise Violation("records-are-those-of-the-table", "the loop would see other records of nodes")
         if snapshot is not None and (left_out := found_in_plain_nodes(snapshot, core.current.config)):
-            raise Violation("plain-nodes-are-plain", f"{left_out[0].rule}: {left_out[0].node}")
+            raise Violation("plain-nodes-are-plain", f"{left_out[0]}")
+        if snapshot is not None and (other_views := otherwise_viewed(snapshot)):
+            raise Violation("kept-views-are-those-of-a-new-look", f"{other_views}")
         if snapshot is not None and (other := otherwise_found_in_steps(snapshot, core.current.config)):
             raise Violation("kept-verdicts-are-those-of-a-new-look", f"{other[0].rule}: {other[0].summary}")
         if core.loop.pulse.clock_jumps_total != self._clock_jumps:
@@ -1087,38 +1091,37 @@ class Invariants:
         return (lost or moved) and self._has_nodes(job, well - {*job.excluded_nodes})
 
 
-LOOK_AT_SOME = (
-    "administration",
-    "prolog",
-    "silence",
-    "gpu_state",
-    "hardware",
-    "driver",
-    "fabric",
-    "straggler",
-    "launches",
-)
-"""Detectors that leave nodes out."""
-
-
-def found_in_plain_nodes(snapshot: Snapshot, config: Config) -> list[Finding]:
-    """What rules that look at nodes which are set apart, or unusual, would find in the others; empty, if it is right to
-    leave these out.
+def found_in_plain_nodes(snapshot: Snapshot, config: Config) -> list[object]:
+    """What rules and decisions that look at nodes which are notable, set apart, or unusual, would find in the others;
+    empty, if it is right to leave these out.
     """
-    whole = replace(snapshot)
-    whole.__dict__["set_apart"] = whole.__dict__["unusual"] = tuple(whole.nodes.values())  # kept there once computed
+    whole = replace(snapshot, nodes=dict(snapshot.nodes))
+    decided = [decide(one, detect(one, config), config) for one in (snapshot, whole)]
+    other = [one for one in decided[1] if one not in decided[0]] + [one for one in decided[0] if one not in decided[1]]
+    apart = replace(whole)
+    apart.__dict__["set_apart"] = apart.__dict__["unusual"] = tuple(whole.nodes.values())  # kept there once computed
     tried = attempts_by_node(whole)
     return [
-        one
-        for name in LOOK_AT_SOME
-        if (known := [*DETECTORS[name](snapshot, config)]) is not None
-        for one in DETECTORS[name](whole, config)
-        if one not in known
+        *other,
+        *(
+            one
+            for look in DETECTORS.values()
+            if (known := [*look(snapshot, config)]) is not None
+            for one in look(apart, config)
+            if one not in known
+        ),
     ] + [
         one
         for name in whole.nodes.keys() - {node.name for node in concerned(snapshot)}
         for one in due(whole, whole.nodes[name], tried.get(name, ()), config)
     ]
+
+
+def otherwise_viewed(snapshot: Snapshot) -> list[str]:
+    """Nodes whose view would be another one if none were kept."""
+    views = snapshot.nodes
+    assert isinstance(views, NodeViews)
+    return [name for name, view in views.made_again().items() if view != views[name]]
 
 
 def otherwise_found_in_steps(snapshot: Snapshot, config: Config) -> list[Finding]:

@@ -17,11 +17,11 @@ def unfit_nodes(snapshot: Snapshot) -> dict[str, str]:
     if snapshot.mode is Mode.OBSERVE or snapshot.operator.paused or snapshot.slurm.error:
         return {}
     return {
-        name: f"quarantined by row {node.record.table_row}, and not drained in Slurm yet"
-        for name, node in snapshot.nodes.items()
+        node.name: f"quarantined by row {node.record.table_row}, and not drained in Slurm yet"
+        for node in snapshot.set_apart
         if node.state is NodeState.QUARANTINED
         and node.record.drained_at is None
         and node.slurm is not None
         and not node.slurm.draining
-        and not snapshot.is_in_observed_part(name)
+        and not snapshot.is_in_observed_part(node.name)
     }

@@ -152,7 +152,7 @@ def _before(current: Round, job: Job) -> str:
 def _switched_off(snapshot: Snapshot) -> str:
     """Spares that only have to boot."""
     off = sorted(
-        (one.name for one in snapshot.nodes.values() if one.is_spare and one.slurm and one.slurm.flags & SWITCHED_OFF),
+        (one.name for one in snapshot.notable if one.is_spare and one.slurm and one.slurm.flags & SWITCHED_OFF),
         key=spares.natural,
     )
     if not off:

@@ -126,8 +126,10 @@ def breaker_limit(snapshot: Snapshot, config: Config) -> int:
     """
     policy = config.guards
     limit = scaled(policy.breaker_share, len(snapshot.nodes), policy.breaker_nodes_min, policy.breaker_nodes_max)
-    others = lately_quarantined(snapshot, config) - snapshot.well  # the larger set is not copied
-    share = int(policy.breaker_share_max * (len(snapshot.well) + len(others)))
+    others = lately_quarantined(snapshot, config)
+    well = len(snapshot.nodes) - len(snapshot.not_well)
+    gone = sum(name in snapshot.not_well or name not in snapshot.nodes for name in others)
+    share = int(policy.breaker_share_max * (well + gone))
     return min(limit, max(BREAKER_NODES_MIN, share))
 
 
@@ -239,8 +241,7 @@ def object_to_requested_test(
         one.plan.nodes[0] for one in snapshot.recoveries if isinstance(one.plan, ValidationPlan) and one.plan.hours
     }
     under_test = sum(
-        node.record.validation_origin in origins and (name in burning) is burn_in
-        for name, node in snapshot.nodes.items()
+        node.record.validation_origin in origins and (node.name in burning) is burn_in for node in snapshot.notable
     )
     if len(already) + under_test < limit:
         return None
@@ -313,7 +314,7 @@ def object_to_repair(
     if in_maintenance or snapshot.nodes[finding.node].state in IN_REPAIR:
         return in_maintenance  # one that is in repair counts already
     limit = scaled(config.repair.nodes_at_once_share, len(snapshot.nodes), config.repair.nodes_at_once_max)
-    if len(already) + sum(_counts_as_in_repair(snapshot, node) for node in snapshot.nodes.values()) >= limit:
+    if len(already) + sum(_counts_as_in_repair(snapshot, node) for node in snapshot.set_apart) >= limit:
         return Objection(
             Because.REPAIR_BUDGET,
             f"{counted(limit, 'node is', 'nodes are')} in repair or validation already, which is the limit",
@@ -342,7 +343,7 @@ def object_to_probe(
     """Objects to testing a suspect, which may end in quarantine, unless there is room for that: for it, and for those
     that are tested already. Validations that operators asked for do not count.
     """
-    under_test = {*already, *(name for name, node in snapshot.nodes.items() if _is_probed(node))}
+    under_test = {*already, *(node.name for node in snapshot.notable if _is_probed(node))}
     limit = scaled(
         config.validation.suspects_at_once_share, len(snapshot.nodes), config.validation.suspects_at_once_max
     )

@@ -131,8 +131,9 @@ def _of_nodes(snapshot: Snapshot, findings: Iterable[Finding], config: Config) -
     by_node: dict[str, list[Finding]] = {}
     for finding in findings:
         by_node.setdefault(finding.node, []).append(finding)
-    for name, node in snapshot.nodes.items():
+    for name in snapshot.nodes:
         if name in by_node:
+            node = snapshot.nodes[name]
             yield from _remarks(node, by_node[name])
             yield from _most_urgent(snapshot, node, by_node[name], config)
 

@@ -196,9 +196,7 @@ def _agents(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 
 def _never_heard(snapshot: Snapshot) -> Iterator[Need]:
-    names = [
-        node.name for node in snapshot.nodes.values() if not node.has_agent and node.service not in (None, Service.AWAY)
-    ]
+    names = [node.name for node in snapshot.notable if not node.has_agent and node.service not in (None, Service.AWAY)]
     if names:
         kind = NeedKind.NEVER_HEARD
         names.sort(key=spares.natural)
@@ -702,8 +700,8 @@ def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 def _modes_of_no_node(snapshot: Snapshot, config: Config) -> Iterator[Need]:
     kind = NeedKind.CONTROL_PLANE
-    read = snapshot.slurm.read_at is not None
-    for one, missing in not_in_slurm(config, snapshot.nodes.values()) if read else ():
+    asked = config.modes and snapshot.slurm.read_at is not None
+    for one, missing in not_in_slurm(config, snapshot.nodes.values()) if asked else ():
         why = (
             f"`modes` has an entry for {one.label}, and Slurm does not have {shown(missing)}: until that is right, "
             f"nodes that no entry names are in mode {least((config.mode, one.mode)).value}"

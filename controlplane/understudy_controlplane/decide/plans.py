@@ -147,7 +147,7 @@ def swap_plan(  # noqa: PLR0913 - what a plan is made of, each by its name
     dead = (*(finding.node for finding in findings if finding.dead and not hang), *mute)
     if earlier:
         # Those that a person has vouched for meanwhile are no longer held against.
-        held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
+        held = {node.name for node in snapshot.set_apart if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         dead = (*(name for name in earlier.dead_nodes if name in held), *dead)
     before, taken = (earlier.excluded, earlier.from_pool) if isinstance(earlier, PoolSwapPlan) else ((), ())
@@ -256,7 +256,7 @@ def allocation_plan(  # noqa: PLR0913 - as `swap_plan`
     avoided = tuple(name for name in named if name in kept)
     reason = "" if hang else drain_reason(findings[0])
     if earlier:  # as in `swap_plan`
-        held = {name for name, node in snapshot.nodes.items() if node.state in AT_FAULT}
+        held = {node.name for node in snapshot.set_apart if node.state in AT_FAULT}
         failed = tuple(dict.fromkeys((*(name for name in earlier.nodes if name in held), *failed)))
         reason = reason or earlier.drain_reason
     gone = [] if hang else _replaced_by_itself(snapshot, job, gang, findings)

@@ -26,7 +26,7 @@ def spread(
     domain = _domain_of(snapshot.topology)
     used = Counter(domain(name) for job in snapshot.jobs.values() if job.managed for name in job.slurm.nodes)
     if beside is None:
-        beside = [name for name, node in snapshot.nodes.items() if node.is_spare]
+        beside = [node.name for node in snapshot.notable if node.is_spare]
     held = Counter(domain(name) for name in beside)
     chosen: list[str] = []
     for _, equal in groupby(candidates, key=standing):

@@ -83,7 +83,7 @@ def concerned(snapshot: Snapshot) -> list[NodeView]:
     names = {node.name for node in snapshot.set_apart}
     names |= snapshot.operator.requests.keys() | snapshot.history.weights_left.keys()
     names |= {one.removeprefix(NODE_HOLD_PREFIX) for one in snapshot.slurm.reservations}
-    return [node for name, node in snapshot.nodes.items() if name in names]
+    return [snapshot.nodes[name] for name in snapshot.nodes if name in names]
 
 
 def due(snapshot: Snapshot, node: NodeView, tried: Sequence[RepairAttempt], config: Config) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ def checks_due(snapshot: Snapshot, config: Config) -> Iterator[Finding]:
     policy = config.validation
     if not policy.enabled or not policy.spare_check_hours or snapshot.mode is Mode.OBSERVE or snapshot.recoveries:
         return
-    if any(node.record.validation_origin is ValidationOrigin.SPARE_CHECK for node in snapshot.nodes.values()):
+    if any(node.record.validation_origin is ValidationOrigin.SPARE_CHECK for node in snapshot.notable):
         return
     free = [name for name in spares.free_spares(snapshot, config) if _is_well(snapshot, name)]
     if len(free) <= LEFT_MIN or not _day_has_time(snapshot, policy.spare_check_minutes_per_day * 60.0):

@@ -41,13 +41,13 @@ def free_spares(snapshot: Snapshot, config: Config) -> list[str]:
     taken = {spare for recovery in snapshot.recoveries for spare in _promised(recovery)}
     taken |= reserved_by_others(snapshot, config)
     fit = [
-        name
-        for name, node in snapshot.nodes.items()
+        node.name
+        for node in snapshot.notable
         if node.is_spare
-        and name not in taken
+        and node.name not in taken
         and is_fit(node, snapshot, config)
-        and not snapshot.holders_of(name)
-        and snapshot.operator.spare_choices.get(name) is not False
+        and not snapshot.holders_of(node.name)
+        and snapshot.operator.spare_choices.get(node.name) is not False
     ]
     return _best_first(snapshot, fit, config)
 
@@ -230,12 +230,12 @@ def _unused(snapshot: Snapshot, config: Config) -> list[str]:
     reserved = kept_nodes(snapshot.slurm.reservations.values(), snapshot.slurm_now)
     return [
         name
-        for name, node in snapshot.nodes.items()
+        for name in snapshot.nodes
         if name not in reserved
-        and is_fit(node, snapshot, config)
-        and node.slurm is not None
-        and node.slurm.base_state == "IDLE"
-        and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
+        and (slurm := snapshot.slurm_of(name)) is not None
+        and slurm.base_state == "IDLE"
+        and not slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
+        and is_fit(snapshot.nodes[name], snapshot, config)
     ]
 
 
@@ -273,7 +273,7 @@ def held(snapshot: Snapshot) -> list[str]:
     """
     return [
         node.name
-        for node in snapshot.nodes.values()
+        for node in snapshot.notable
         if node.is_spare
         and (node.state not in OUT_OF_SERVICE or node.record.validation_origin is ValidationOrigin.SPARE_CHECK)
         and node.state is not NodeState.FOREIGN_DRAIN

@@ -8,13 +8,14 @@ understand the next fault.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from understudy_controlplane.detect.common_cause import bears_witness
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gres import alike
 from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.node_views import MachineKind, NodeViews, Versions, versions_of
 from understudy_controlplane.fleet.snapshot import Snapshot
 
 NODES_MIN = 8
@@ -29,58 +30,56 @@ Baseline = Mapping[str, Mapping[str, str]]
 
 
 def drift(snapshot: Snapshot, baseline: Baseline) -> Iterator[Finding]:
-    by_gres: defaultdict[str, list[NodeView]] = defaultdict(list)
-    for node in snapshot.nodes.values():
-        if node.slurm is not None and bears_witness(node):
-            by_gres[node.slurm.gres].append(node)
+    by_gres: defaultdict[str, dict[Versions, list[str]]] = defaultdict(dict)
+    for kind, names in _machines(snapshot).items():
+        by_gres[kind.gres][kind.versions] = names
     of_gres = {alike(text): versions for text, versions in baseline.items()}
-    for gres, nodes in by_gres.items():
+    for gres, kinds in by_gres.items():
         stated = {**baseline.get(EVERY_NODE, {}), **of_gres.get(gres, {})}
-        if stated:
-            yield from _of_baseline(nodes, stated)
-        if len(nodes) >= NODES_MIN and len({*map(_reported, nodes)}) > 1:
-            yield from _of_equals(nodes, stated)
+        found = [*_of_baseline(kinds, stated), *(_of_equals(kinds, stated) if len(kinds) > 1 else ())]
+        for names, what, version, usual, who in found:
+            for name in names:
+                yield _finding(snapshot.nodes[name], what, version, usual, who)
 
 
-def _of_baseline(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[Finding]:
-    for node in nodes:
-        for what, version in versions_of(node):
+def _machines(snapshot: Snapshot) -> dict[MachineKind, list[str]]:
+    """Of the nodes that bear witness."""
+    found = snapshot.nodes.plain_machines() if isinstance(snapshot.nodes, NodeViews) else {}
+    for node in snapshot.notable:
+        if node.slurm is not None and bears_witness(node):
+            found.setdefault(MachineKind(node.slurm.gres, versions_of(node)), []).append(node.name)
+    return found
+
+
+Kinds = Mapping[Versions, Sequence[str]]
+"""Versions → the nodes that have these, of nodes with the same GPUs in Slurm."""
+
+Drifted = tuple[Sequence[str], str, str, str, str]
+"""Nodes, what, its version there, the usual one, and who has that."""
+
+
+def _of_baseline(kinds: Kinds, stated: Mapping[str, str]) -> Iterator[Drifted]:
+    for versions, names in kinds.items():
+        for what, version in versions:
             usual = stated.get(what, version)
             if version != usual:
-                yield _finding(node, what, version, usual, "the baseline of the site has")
+                yield names, what, version, usual, "the baseline of the site has"
 
 
-def _of_equals(nodes: list[NodeView], stated: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings about nodes with the same GPUs in Slurm."""
-    known: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
-    own = {node.name: known.get(key := _reported(node)) or known.setdefault(key, versions_of(node)) for node in nodes}
+def _of_equals(kinds: Kinds, stated: Mapping[str, str]) -> Iterator[Drifted]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for together, count in Counter(own.values()).items():
-        for what, version in together:
-            counts[what][version] += count
+    for versions, names in kinds.items():
+        for what, version in versions:
+            counts[what][version] += len(names)
     for what, found in counts.items():
         usual, count = found.most_common(1)[0]
         total = sum(found.values())
         if what in stated or len(found) == 1 or total < NODES_MIN or count < SHARE_MIN * total:
             continue
-        for node in nodes:
-            version = dict(own[node.name]).get(what, usual)
+        for versions, names in kinds.items():
+            version = dict(versions).get(what, usual)
             if version != usual:
-                yield _finding(node, what, version, usual, f"{count} of {total} nodes with the same GPUs have")
-
-
-def _reported(node: NodeView) -> tuple[object, ...]:
-    """The same for nodes that report the same: of a fleet nearly all do, and comparing each version takes longer."""
-    host = tuple(node.host.versions.items()) if node.host is not None else ()
-    return node.driver_version, tuple([gpu.vbios for gpu in node.gpus]), host
-
-
-def versions_of(node: NodeView) -> tuple[tuple[str, str], ...]:
-    """What is known of the node: what, and its version."""
-    driver = (("driver", node.driver_version),) if node.driver_version else ()
-    vbios = sorted({gpu.vbios for gpu in node.gpus if gpu.vbios})
-    host = node.host.versions.items() if node.host is not None else ()
-    return (*driver, *((("VBIOS", ", ".join(vbios)),) if vbios else ()), *host)
+                yield names, what, version, usual, f"{count} of {total} nodes with the same GPUs have"
 
 
 def _finding(node: NodeView, what: str, version: str, usual: str, who: str) -> Finding:

@@ -23,7 +23,7 @@ SUMMARY_CHARACTERS_MAX = 160
 
 
 def kernel_log(snapshot: Snapshot, policy: Xid) -> Iterator[Finding]:
-    for node in snapshot.nodes.values():
+    for node in snapshot.notable:
         if node.events:
             yield from _of_node(snapshot.now, node, policy)
 

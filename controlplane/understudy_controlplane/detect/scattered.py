@@ -104,7 +104,7 @@ def _not_as_asked(snapshot: Snapshot, job: Job) -> Iterator[str]:
     slurm = job.slurm
     gang = snapshot.progress.gangs.get(job.key)
     nodes = slurm.nodes if gang is None else gang.seats
-    shown_by_slurm = {name: one.slurm for name in nodes if (one := snapshot.nodes.get(name)) is not None and one.slurm}
+    shown_by_slurm = {name: one for name in nodes if (one := snapshot.slurm_of(name)) is not None}
     if slurm.segment > 1 or "block=" in slurm.comment:
         yield from _segments(snapshot, job, nodes)
     if slurm.switches_max:

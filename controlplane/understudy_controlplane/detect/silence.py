@@ -130,21 +130,22 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float]
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
     that Slurm has away on purpose, whose agent announced its stop, or that never had one do not count either way.
     """
-    watched, fallen = 0, {}
-    for name, at in _watched(snapshot):
-        watched += 1
-        if snapshot.now - at > policy.silent_after_seconds:
-            fallen[name] = at
-    return fallen, watched
+    notable = dict(_watched(snapshot))
+    fallen = {name: at for name, at in notable.items() if snapshot.now - at > policy.silent_after_seconds}
+    return fallen, len(notable) + snapshot.plain
 
 
 def _watched(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    """Nodes of which silence counts, and when each was heard last."""
-    for name, node in snapshot.nodes.items():
+    """Nodes of which silence counts, besides the plain ones, and when each was heard last."""
+    for node in snapshot.notable:
         at = silent_since(node, snapshot.started_at)
         away = node.slurm is not None and node.slurm.service is Service.AWAY
         if at is not None and not node.stopping and not away and node.record.state not in NOT_WATCHED:
-            yield name, at
+            yield node.name, at
+
+
+def _not_watched(snapshot: Snapshot) -> set[str]:
+    return {node.name for node in snapshot.notable}.difference(name for name, _ in _watched(snapshot))
 
 
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
@@ -152,16 +153,17 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
     silent = sorted(fallen.values())
     masses: list[tuple[str, float]] = []
     quiet: dict[str, float] = {}
-    for name, node in snapshot.nodes.items():
+    for node in snapshot.notable:
         at = _quiet_since(node, snapshot)
         if snapshot.now - at > policy.silent_after_seconds:
-            quiet[name] = at
+            quiet[node.name] = at
     advanced_at = _advanced_at(snapshot, set(quiet))
     confirmed = _confirmed(snapshot, quiet)
-    domains = silent_domains(snapshot, fallen, dict(_watched(snapshot)).keys()) if fallen else []
+    domains = silent_domains(snapshot, fallen, snapshot.nodes.keys() - _not_watched(snapshot)) if fallen else []
     domain_of = {name: one for one in domains for name in one.nodes}
     unknown = {node.name for node in snapshot.set_apart if node.state is NodeState.UNKNOWN}
-    for name, node in snapshot.nodes.items():
+    for node in snapshot.notable:
+        name = node.name
         if name in quiet:
             at = quiet[name]
             # However long ago: agents that stopped together may have one cause, and it may be the control plane.

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from understudy_controlplane.detect.causes import Cause, second_signals
-from understudy_controlplane.detect.drift import versions_of
 from understudy_controlplane.fleet.node import NodeView
+from understudy_controlplane.fleet.node_views import versions_of
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import Block, StepTable
 

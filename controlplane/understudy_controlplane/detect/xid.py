@@ -63,13 +63,13 @@ def xid(snapshot: Snapshot, policy: Xid) -> Iterator[Finding]:
 
 def judge_logs(snapshot: Snapshot, policy: Xid) -> dict[str, list[Judged]]:
     """Node → its events of this boot, oldest first. Nodes without any are not in it."""
-    talking = [node for node in snapshot.nodes.values() if node.events]
+    talking = [node for node in snapshot.notable if node.events]
     if not talking:
         return {}
     # Errors of a program are looked for on all nodes: also on those that have booted again since.
     remembered = {
         node.name: _readings(node, node.history or node.events, policy.rows)
-        for node in snapshot.nodes.values()
+        for node in snapshot.notable
         if node.history or node.events
     }
     sightings = Sightings()

@@ -30,6 +30,7 @@ from understudy_controlplane.fleet.job import FirstNan, Job, JobKey, LastAttempt
 from understudy_controlplane.fleet.lemon import LemonSignals
 from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
+from understudy_controlplane.fleet.node_views import NodeViews
 from understudy_controlplane.fleet.operator import Acting, MoveRequest, Request, TimedHold
 from understudy_controlplane.fleet.preemption import PreemptionRules
 from understudy_controlplane.fleet.recovery import (
@@ -42,7 +43,7 @@ from understudy_controlplane.fleet.recovery import (
 )
 from understudy_controlplane.fleet.saving import SaveRequest
 from understudy_controlplane.fleet.site_signal import SiteSignal
-from understudy_controlplane.fleet.slurm import Service, SlurmReservation
+from understudy_controlplane.fleet.slurm import Service, SlurmNode, SlurmReservation
 from understudy_controlplane.fleet.steps import Interrupted, StepTable, restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject, SubjectKind
 from understudy_controlplane.fleet.topology import NO_TOPOLOGY, REDUNDANT, Topology
@@ -355,6 +356,23 @@ class Snapshot:
         return _by_node(job for job in self.jobs.values() if job.slurm.holds_nodes)
 
     @cached_property
+    def notable(self) -> tuple[NodeView, ...]:
+        """All nodes but those that `NodeViews` has for plain, in the order of `nodes`."""
+        nodes = self.nodes
+        return tuple(nodes.notable_views() if isinstance(nodes, NodeViews) else nodes.values())
+
+    @property
+    def plain(self) -> int:
+        return len(self.nodes) - len(self.notable)
+
+    def slurm_of(self, name: str) -> SlurmNode | None:
+        """What Slurm shows of a node; None: nothing, or it is none of the fleet."""
+        if isinstance(self.nodes, NodeViews):
+            return self.nodes.slurm_of(name)
+        node = self.nodes.get(name)
+        return node.slurm if node is not None else None
+
+    @cached_property
     def set_apart(self) -> tuple[NodeView, ...]:
         """Nodes about which Slurm or their record says anything but that they are in service, in the order of `nodes`.
         Rules for what administrators, Slurm and the control plane have done to a node look at no other.
@@ -362,7 +380,7 @@ class Snapshot:
         in_service, usable = NodeState.IN_SERVICE, Service.USABLE
         return tuple(
             node
-            for node in self.nodes.values()
+            for node in self.notable
             if (record := node.record).state is not in_service
             or record.weight is not None
             or (slurm := node.slurm) is None
@@ -372,7 +390,7 @@ class Snapshot:
     @cached_property
     def unusual(self) -> tuple[NodeView, ...]:
         """Nodes of which rules for hardware may find something, in the order of `nodes`: they look at no other."""
-        return tuple(node for node in self.nodes.values() if not node.usual)
+        return tuple(node for node in self.notable if not node.usual)
 
     @cached_property
     def at_fault(self) -> frozenset[str]:
@@ -414,12 +432,10 @@ class Snapshot:
         return found
 
     @cached_property
-    def well(self) -> frozenset[str]:
-        """Nodes that Understudy has not taken out of service, except for a validation."""
+    def not_well(self) -> frozenset[str]:
+        """Nodes that Understudy has taken out of service, except for a validation."""
         return frozenset(
-            name
-            for name, node in self.nodes.items()
-            if node.state not in OUT_OF_SERVICE or node.record.tested_in_service
+            node.name for node in self.set_apart if node.state in OUT_OF_SERVICE and not node.record.tested_in_service
         )
 
     def is_target(self, name: str) -> bool:
@@ -529,7 +545,7 @@ class Snapshot:
     @cached_property
     def unheard(self) -> int:
         """How many nodes that Slurm would use have not reported since this process started, or do so just now."""
-        away = (node for node in self.nodes.values() if node.heard_at is None or node.state is NodeState.UNKNOWN)
+        away = (node for node in self.notable if node.heard_at is None or node.state is NodeState.UNKNOWN)
         return sum(node.service is Service.USABLE for node in away)
 
     @cached_property
@@ -549,7 +565,12 @@ class Snapshot:
 
     def recovery_of(self, job: JobKey) -> Recovery | None:
         """The one that moves it. Releasing a job from Slurm's hold moves no gang."""
-        return next((one for one in self.recoveries if one.swap is not None and one.swap.job == job), None)
+        return self._moves.get(job)
+
+    @cached_property
+    def _moves(self) -> dict[JobKey, Recovery]:
+        moves = [(one.swap.job, one) for one in self.recoveries if one.swap is not None]
+        return dict(reversed(moves))  # the first one of a job counts
 
 
 def _by_node(jobs: Iterable[Job]) -> dict[str, list[Job]]:

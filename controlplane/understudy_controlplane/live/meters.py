@@ -221,7 +221,7 @@ class Meters:
                 self.incident_seconds.labels(one.subject.kind.value).observe(seconds)
         gap, self._seen_at = snapshot.now - self._seen_at, snapshot.now
         if 0 < gap < GAP_SECONDS_MAX:
-            out = sum(node.state in OUT_OF_SERVICE for node in snapshot.nodes.values())
+            out = sum(node.state in OUT_OF_SERVICE for node in snapshot.set_apart)
             self.node_seconds.labels("out").inc(gap * out)
             self.node_seconds.labels("in").inc(gap * (len(snapshot.nodes) - out))
 

@@ -10,6 +10,7 @@ from understudy_controlplane.detect.usual import is_usual
 from understudy_controlplane.fleet.gpu import GpusReadable, reads_nvml
 from understudy_controlplane.fleet.holder import Leader
 from understudy_controlplane.fleet.job import Attempt, JobKey, Reached
+from understudy_controlplane.fleet.node_views import Versions, versions_of
 from understudy_controlplane.fleet.steps import Durations, Interrupted, StepTable
 from understudy_controlplane.live.allocations import Allocations
 from understudy_controlplane.live.compute_test_orders import ComputeTestOrders
@@ -82,6 +83,7 @@ class Heard:
     parts: tuple[Part, ...] = ()  # of the last report that had them
     programs: tuple[ProgramFiles, ...] = ()  # the same
     usual: bool = False  # it shows nothing but hardware that works
+    versions: Versions = ()
 
 
 class Telemetry:
@@ -129,7 +131,7 @@ class Telemetry:
 
         One rank's implausible window does not invalidate its node's report. Raises UnknownNode; then nothing was taken.
         """
-        usual = is_usual(report, report.sent_at - now)
+        usual, versions = is_usual(report, report.sent_at - now), versions_of(report)
         with self._lock:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
@@ -138,7 +140,7 @@ class Telemetry:
             parts = tuple(report.parts) or (before.parts if before is not None and goes_on else ())
             programs = report.programs if report.programs is not None else (before.programs if before else ())
             gpus = _gpus_readable(report, before, now)
-            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs), usual)
+            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs), usual, versions)
             self.reports_total += 1
             dropped: list[str] = []
             asking: list[RankWindow] = []

@@ -54,6 +54,11 @@ class EventCache:
             self._hardware.setdefault(event.node, deque(maxlen=HARDWARE_EVENTS_MAX)).append(event)
         return new
 
+    @property
+    def nodes(self) -> set[str]:
+        """That have any."""
+        return {*self._logs, *self._hardware}
+
     def kernel_events(self, node: str, now: float) -> Sequence[StoredKernelEvent]:
         """A storm of events of the same text is one event with their number."""
         log = self._logs.get(node)

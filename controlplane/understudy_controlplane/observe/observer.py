@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from understudy_controlplane.decide.requests_in_force import in_force
@@ -19,10 +19,12 @@ from understudy_controlplane.fleet.node import (
     IN_REPAIR,
     Generation,
     NodeRecord,
+    NodeState,
     NodeView,
     StoredHardwareEvent,
     StoredKernelEvent,
 )
+from understudy_controlplane.fleet.node_views import NodeViews
 from understudy_controlplane.fleet.operator import InForce, MoveRequest
 from understudy_controlplane.fleet.part_modes import part_modes
 from understudy_controlplane.fleet.slurm import POOL_USER, Service, SlurmNode, SlurmView
@@ -102,7 +104,8 @@ class Observer:
         self._last_attempts: dict[tuple[JobKey, int, str], LastAttempt | None] = {}
         """Job, restart count, and whether it runs → its last attempt that was seen to run; None: none was."""
         self._clock_sets = ClockSets()
-        self._views: dict[str, tuple[Heard | None, _Known, NodeView]] = {}
+        self._made: Mapping[str, tuple[Heard | None, _Known, NodeView]] = {}
+        """Views of the last look that were asked for."""
         self.begin()
 
     def clock_was_set(self, by_seconds: float) -> None:
@@ -114,6 +117,7 @@ class Observer:
         """Begins at a start, and when the clock was set: how long a node is silent counts from now on."""
         self._started_at = self._sources.clock.now()
         self._view: SlurmView | None = None
+        self._of_reading = _OfReading()
         self._errors = 0
         """Readings of Slurm that had failed at that view."""
         self._shown: dict[JobKey, Job] = {}
@@ -153,10 +157,12 @@ class Observer:
             silent_since = self._slurm_silent_since if self._goes_on_with(new_view) else {}
             self._view, self._errors = new_view, self.reading.errors_total
             self._show_jobs(new_view)
-            out = [node.name for node in new_view.nodes.values() if node.taken_out]
+            self._of_reading = _OfReading.of(new_view)
+            apart = [new_view.nodes[name] for name in self._of_reading.set_apart]
+            out = [node.name for node in apart if node.taken_out]
             self._shown_out_at |= dict.fromkeys(out, new_view.read_at)
             self._out_since = {name: self._out_since.get(name, before) for name in out}
-            silent = [node.name for node in new_view.nodes.values() if node.service is Service.SILENT]
+            silent = [node.name for node in apart if node.service is Service.SILENT]
             self._slurm_silent_since = {name: silent_since.get(name, new_view.read_at) for name in silent}
         with self._sources.stores.one_view():
             return self._look()
@@ -205,13 +211,15 @@ class Observer:
         nodes = self._nodes(records, heard, probed.silent_since, asked.drills, now)
         return Observation(self._snapshot(nodes, asked, now), heard, probed.first_answers, gpus_due, new_events)
 
-    def _snapshot(self, nodes: Mapping[str, NodeView], asked: InForce, now: float) -> Snapshot:
+    def _snapshot(self, nodes: NodeViews, asked: InForce, now: float) -> Snapshot:
         sources, view = self._sources, self._view
         stores, config = sources.stores, sources.current.config
         jobs, running = self._shown, self._running
         monotonic = sources.clock.monotonic()
         week_ago, hour_ago = (self._clock_sets.ago(span, now, monotonic) for span in (WEEK_SECONDS, HOUR_SECONDS))
-        attempts_since = min([week_ago, *(node.record.since for node in nodes.values() if node.state in IN_REPAIR)])
+        attempts_since = min(
+            [week_ago, *(node.record.since for node in nodes.notable_views() if node.state in IN_REPAIR)]
+        )
         past = self._recoveries
         past.refresh(attempts_since)
         topology = self._topology.read(config, nodes, now, self.reading.error)
@@ -403,11 +411,11 @@ class Observer:
                 found[key] = replace(request, checkpoint_at=newest)
         return found
 
-    def _saved_at(self, jobs: Sequence[Job], nodes: Mapping[str, NodeView], now: float) -> dict[JobKey, list[float]]:
+    def _saved_at(self, jobs: Sequence[Job], nodes: NodeViews, now: float) -> dict[JobKey, list[float]]:
         """When their checkpoints were complete, oldest first. Read only for jobs on a node that is suspected to be
         slow, or wears out.
         """
-        asked = {name for name, node in nodes.items() if node.record.suspected_of(SuspicionCause.SLOW)}
+        asked = {node.name for node in nodes.notable_views() if node.record.suspected_of(SuspicionCause.SLOW)}
         asked |= worn_nodes(self._wear.grown, now)
         found: dict[JobKey, list[float]] = {}
         for job in jobs if asked else ():
@@ -419,12 +427,7 @@ class Observer:
 
     def _domains(self, topology: Topology) -> dict[str, tuple[str, ...]]:
         """Domains of failure: partitions, those of the topology, and the domains that the site configures."""
-        found: dict[str, list[str]] = {}
-        for node in self._view.nodes.values() if self._view else ():
-            for partition in node.partitions:
-                found.setdefault(f"partition {partition}", []).append(node.name)
-        domains = {name: tuple(nodes) for name, nodes in found.items()}
-        domains |= topology.failing_together
+        domains = {**self._of_reading.partitions, **topology.failing_together}
         return domains | {name: tuple(nodes) for name, nodes in self._sources.current.config.guards.domains.items()}
 
     def _ended_well(self, running: Sequence[Job], gangs: Mapping[JobKey, Gang]) -> dict[JobKey, float]:
@@ -459,39 +462,141 @@ class Observer:
         slurmds_silent_since: Mapping[str, float],
         drills: Mapping[str, Drill],
         now: float,
-    ) -> dict[str, NodeView]:
-        view = self._view
-        pool = view.reservations.get(self._sources.current.config.spares.reservation) if view else None
-        spares = frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset()
-        gpuless = nodes_without_gpus(view.nodes if view else {}, heard)
-        shown = view.nodes if view else {}
-        before, self._views = self._views, {}
-        for name, record in records.items():
-            own = heard.get(name)
-            if own is not None and record.past_boot_id and own.report.boot_id == record.past_boot_id:
-                own = None  # sent before the reboot: the node has changed since
-            events: Sequence[StoredKernelEvent] = self._events.kernel_events(name, now)
-            if events:
-                events = [
-                    one
-                    for one in _without_ended_drills(events, drills.get(name))
-                    if not _is_history(one, record, heard.get(name)) and not (name in gpuless and _is_of_gpus(one))
-                ]
-            known = _Known(
-                record,
-                shown.get(name),
-                tuple(events),
-                self._events.hardware_events(record, now),
-                name in spares,
-                slurmds_silent_since.get(name),
-                self._shown_out_at.get(name, self._started_at),
-                self._out_since.get(name),
-                self._slurm_silent_since.get(name),
-            )
-            last = before.get(name)
-            same = last is not None and last[0] is own and last[1] == known
-            self._views[name] = last if last is not None and same else (own, known, _node_view(own, known))
-        return {name: view for name, (_, _, view) in self._views.items()}
+    ) -> NodeViews:
+        view, config = self._view, self._sources.current.config
+        pool = view.reservations.get(config.spares.reservation) if view else None
+        with_events = self._events.nodes & records.keys()
+        kernel_events = ((name, self._kernel_events(records[name], heard, drills, now)) for name in with_events)
+        hardware_events = ((name, self._events.hardware_events(records[name], now)) for name in with_events)
+        look = _Look(
+            records,
+            {name: view.nodes.get(name) for name in records} if view else dict.fromkeys(records),
+            heard,
+            {name: found for name, found in kernel_events if found},
+            {name: found for name, found in hardware_events if found},
+            frozenset(pool.nodes) if pool is not None and pool.made_for(POOL_USER) else frozenset(),
+            slurmds_silent_since,
+            self._started_at,
+            dict(self._shown_out_at),
+            self._out_since,
+            self._slurm_silent_since,
+            self._made,
+        )
+        self._made = look.made
+        versions = {name: one.versions for name, one in heard.items()}
+        silent_before = now - config.silence.silent_after_seconds
+        return NodeViews(look.view_of, look.slurm, versions, look.notable(silent_before, self._of_reading))
+
+    def _kernel_events(
+        self, record: NodeRecord, heard: Mapping[str, Heard], drills: Mapping[str, Drill], now: float
+    ) -> tuple[StoredKernelEvent, ...]:
+        """Those that count: of any boot, cleared or not."""
+        name = record.name
+        own = heard.get(name)
+        events = _without_ended_drills(self._events.kernel_events(name, now), drills.get(name))
+        is_gpuless = bool(events) and own is not None and self._of_reading.is_without_gpus(name, own)
+        return tuple(
+            one for one in events if not _is_history(one, record, own) and not (is_gpuless and _is_of_gpus(one))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _OfReading:
+    """Counted once for each reading of Slurm."""
+
+    set_apart: frozenset[str] = frozenset()  # nodes that Slurm cannot use
+    gpus: Mapping[str, int] = field(default_factory=dict)  # node → how many it has
+    partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "partition p" → its nodes
+
+    @classmethod
+    def of(cls, view: SlurmView) -> _OfReading:
+        partitions: dict[str, list[str]] = {}
+        for node in view.nodes.values():
+            for partition in node.partitions:
+                partitions.setdefault(partition, []).append(node.name)
+        return cls(
+            frozenset([name for name, node in view.nodes.items() if node.service is not Service.USABLE]),
+            {name: count for name, node in view.nodes.items() if (count := gpus_of_gres(node.gres))},
+            {f"partition {name}": tuple(nodes) for name, nodes in partitions.items()},
+        )
+
+    def is_without_gpus(self, name: str, heard: Heard) -> bool:
+        """Slurm counts no GPUs for it, although it does for others, and its agent has read neither a GPU nor a driver.
+        Containers on one host share a kernel log, so that a node may have lines of another one's GPUs.
+        """
+        return bool(self.gpus) and not (name in self.gpus or heard.report.gpus or heard.report.driver_version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is known of all nodes at one moment. Nothing here is changed afterwards."""
+
+    records: Mapping[str, NodeRecord]
+    slurm: Mapping[str, SlurmNode | None]
+    heard: Mapping[str, Heard]
+    kernel_events: Mapping[str, tuple[StoredKernelEvent, ...]]
+    hardware_events: Mapping[str, tuple[StoredHardwareEvent, ...]]
+    spares: frozenset[str]
+    slurmds_silent_since: Mapping[str, float]
+    started_at: float
+    shown_out_at: Mapping[str, float]
+    out_since: Mapping[str, float]
+    slurm_silent_since: Mapping[str, float]
+    made_before: Mapping[str, tuple[Heard | None, _Known, NodeView]]
+    made: dict[str, tuple[Heard | None, _Known, NodeView]] = field(default_factory=dict)
+
+    def notable(self, silent_before: float, shown: _OfReading) -> tuple[str, ...]:
+        """As `NodeViews` has it."""
+        in_service, gpus, heard = NodeState.IN_SERVICE, shown.gpus, self.heard
+        cleared_since = silent_before - REPORT_DELAY_SECONDS
+        names = {*self.kernel_events, *self.hardware_events, *self.spares, *self.slurmds_silent_since}
+        names |= shown.set_apart
+        names.update(
+            [
+                name
+                for name, record in self.records.items()
+                if record.state is not in_service
+                or record.cleared_at > cleared_since
+                or record.weight is not None
+                or record.suspicions
+                or record.validation_origin is not None
+                or record.past_boot_id
+                or record.agent_seen_at is None
+            ],
+            [
+                name
+                for name, one in heard.items()
+                if not one.usual
+                or one.at < silent_before
+                or one.report.stopping
+                or len(one.report.gpus) < gpus.get(name, 0)
+            ],
+            self.records.keys() - heard.keys(),
+        )
+        return tuple([name for name, slurm in self.slurm.items() if name in names or slurm is None])
+
+    def view_of(self, name: str, *, is_kept: bool = True) -> NodeView:
+        """It stays the same while nothing changes that it depends on."""
+        record, own = self.records[name], self.heard.get(name)
+        if own is not None and record.past_boot_id and own.report.boot_id == record.past_boot_id:
+            own = None  # sent before the reboot: the node has changed since
+        known = _Known(
+            record,
+            self.slurm[name],
+            self.kernel_events.get(name, ()),
+            self.hardware_events.get(name, ()),
+            name in self.spares,
+            self.slurmds_silent_since.get(name),
+            self.shown_out_at.get(name, self.started_at),
+            self.out_since.get(name),
+            self.slurm_silent_since.get(name),
+        )
+        if not is_kept:
+            return _node_view(own, known)
+        last = self.made_before.get(name)
+        same = last is not None and last[0] is own and last[1] == known
+        found = self.made[name] = last if last is not None and same else (own, known, _node_view(own, known))
+        return found[2]
 
 
 class _Known(NamedTuple):
@@ -568,19 +673,6 @@ def _node_view(heard: Heard | None, known: _Known) -> NodeView:
 def _of_boot(known: _Known, boot_id: str) -> tuple[StoredKernelEvent, ...]:
     cleared_at = known.record.cleared_at
     return tuple(one for one in known.events if one.event.boot_id == boot_id and one.received_at > cleared_at)
-
-
-def nodes_without_gpus(slurm: Mapping[str, SlurmNode], heard: Mapping[str, Heard]) -> frozenset[str]:
-    """Nodes for which Slurm counts no GPUs, although it does for others, and whose agent has read neither a GPU nor a
-    driver. Containers on one host share a kernel log, so that a node may have lines of another one's GPUs.
-    """
-    if not any(gpus_of_gres(node.gres) for node in slurm.values()):
-        return frozenset()
-    return frozenset(
-        name
-        for name, one in heard.items()
-        if name in slurm and not (gpus_of_gres(slurm[name].gres) or one.report.gpus or one.report.driver_version)
-    )
 
 
 def _is_of_gpus(stored: StoredKernelEvent) -> bool:
