@@ -377,7 +377,7 @@ class Loop:
         findings = detect(snapshot, self._current.config, self.detectors)
         since = {one.key: one.since for one in self.pulse.needs}
         snapshot = with_fabric(snapshot, findings)
-        snapshot = replace(snapshot, round=replace(snapshot.round, waiting_since=since))
+        snapshot = snapshot.with_round(replace(snapshot.round, waiting_since=since))
         self.pulse.snapshot = snapshot
         self.pulse.meters.note_snapshot(snapshot)
         failures = Failures(snapshot.now)

@@ -92,7 +92,7 @@ def with_fabric(snapshot: Snapshot, findings: Sequence[Finding]) -> Snapshot:
     of_blocks = {subject.name for subject, one in snapshot.incidents.items() if one.rule == BLOCK_FABRIC}
     known = _is_settled(snapshot) and not failed_detectors(findings) and not unjudged_nodes(findings)
     back = frozenset(of_blocks - failed) if known else frozenset()
-    return replace(snapshot, round=replace(snapshot.round, fabric_lost=failed, fabric_back=back))
+    return snapshot.with_round(replace(snapshot.round, fabric_lost=failed, fabric_back=back))
 
 
 def _is_settled(snapshot: Snapshot) -> bool:

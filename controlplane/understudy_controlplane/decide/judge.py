@@ -80,11 +80,11 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
         failed_detectors=failed_detectors(findings),
         unjudged=unjudged_nodes([*findings, *failures.findings]),
     )
-    snapshot = replace(snapshot, round=shown)
+    snapshot = snapshot.with_round(shown)
     asked = failures.caught("moves", (), lambda: moves_asked(snapshot))
     due = [*_due(snapshot, config, failures)]
     shown = replace(shown, unjudged={**shown.unjudged, **unjudged_nodes(failures.findings)})
-    snapshot = replace(snapshot, round=shown)
+    snapshot = snapshot.with_round(shown)
     of_jobs = (
         *failures.caught("held_jobs", (), lambda: held_jobs(snapshot)),
         *failures.caught("exclusions", (), lambda: excluding_jobs(snapshot)),
@@ -96,7 +96,7 @@ def _decide(snapshot: Snapshot, findings: Sequence[Finding], config: Config, fai
     taken_out = {one.finding.node: one.finding for one in entered if one.row.action in TAKES_OUT}
     if taken_out:
         faults = {name: (one.signal.value, one.rule) for name, one in taken_out.items()}
-        snapshot = replace(snapshot, round=replace(shown, condemned_for=faults))
+        snapshot = snapshot.with_round(replace(shown, condemned_for=faults))
     if any(one.signal is not Signal.GANG_STOPPED for one in condemned):  # their gangs may need every spare
         entered = [one for one in entered if one.finding.signal is not Signal.SPARE_CHECK_DUE]
     current = Round(snapshot, config).with_condemned(nodes)

@@ -43,7 +43,7 @@ def drift(snapshot: Snapshot, baseline: Baseline) -> Iterator[Finding]:
 
 
 def _machines(snapshot: Snapshot) -> dict[MachineKind, list[str]]:
-    """Of the nodes that bear witness."""
+    """Kind → its nodes that bear witness."""
     found = snapshot.nodes.plain_machines() if isinstance(snapshot.nodes, NodeViews) else {}
     for node in snapshot.notable:
         if node.slurm is not None and bears_witness(node):

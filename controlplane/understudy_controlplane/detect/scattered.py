@@ -89,9 +89,9 @@ def _finding(job: Job, rule: str, words: str, spread: Spread | None, now: float)
 def spread_of(topology: Topology, nodes: Sequence[str]) -> Spread | None:
     """None: no domain of all of its nodes is known."""
     for kind in KINDS:
-        own = [topology.names_of(name, kind) for name in nodes]
-        if all(len(one) == 1 for one in own):
-            return _spread(kind, Counter(one[0] for one in own), len(nodes))
+        domains = topology.only_of_kind.get(kind, {})
+        if all(name in domains for name in nodes):
+            return _spread(kind, Counter(domains[name] for name in nodes), len(nodes))
     return None
 
 
@@ -203,7 +203,8 @@ def _is_free(snapshot: Snapshot, node: NodeView, like: NodeView, job: Job) -> bo
 
 def _best(topology: Topology, kind: DomainKind, could: Collection[str], nodes: int, segment: int) -> Spread | None:
     """The largest domains first: no other choice has fewer pairs apart."""
-    room = Counter(one[0] for name in could if len(one := topology.names_of(name, kind)) == 1)
+    domains = topology.only_of_kind.get(kind, {})
+    room = Counter(domains[name] for name in could if name in domains)
     held: dict[str, int] = {}
     left = nodes
     for domain, count in sorted(room.items(), key=lambda one: (-one[1], one[0])):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from understudy_controlplane.config import Mode, least
@@ -230,6 +230,12 @@ class Snapshot:
     """Nodes whose own mode is more careful than `mode`, which is that of all others."""
     operator: OperatorState = field(default_factory=OperatorState)
     round: FoundThisRound = field(default_factory=FoundThisRound)
+
+    def with_round(self, found: FoundThisRound) -> Snapshot:
+        """Keeps what was counted already and does not depend on the round."""
+        seen = replace(self, round=found)
+        seen.__dict__.update({name: kept for name in KEPT_IN_ROUND if (kept := self.__dict__.get(name)) is not None})
+        return seen
 
     @property
     def slurm_now(self) -> float:
@@ -571,6 +577,22 @@ class Snapshot:
     def _moves(self) -> dict[JobKey, Recovery]:
         moves = [(one.swap.job, one) for one in self.recoveries if one.swap is not None]
         return dict(reversed(moves))  # the first one of a job counts
+
+
+KEPT_IN_ROUND = (
+    "_mode_of_node",
+    "_jobs_on",
+    "_holders",
+    "notable",
+    "set_apart",
+    "unusual",
+    "at_fault",
+    "gangs_in",
+    "not_well",
+    "domains_of",
+    "unheard",
+    "_moves",
+)
 
 
 def _by_node(jobs: Iterable[Job]) -> dict[str, list[Job]]:

@@ -94,6 +94,16 @@ class Topology:
         """Domains of the node whose failure takes it."""
         return [one.label for one in self.of_node.get(node, ()) if one.kind not in REDUNDANT]
 
+    @cached_property
+    def only_of_kind(self) -> Mapping[DomainKind, Mapping[str, str]]:
+        """Kind → node → the name of its domain of that kind, of nodes that are in one and no more."""
+        found: dict[DomainKind, dict[str, str]] = {}
+        for node, domains in self.of_node.items():
+            for kind, count in Counter(one.kind for one in domains).items():
+                if count == 1:
+                    found.setdefault(kind, {})[node] = next(one.name for one in domains if one.kind is kind)
+        return found
+
     def names_of(self, node: str, kind: DomainKind) -> list[str]:
         """Names of the domains of that kind that the node is in."""
         return [one.name for one in self.of_node.get(node, ()) if one.kind is kind]

@@ -56,7 +56,7 @@ class EventCache:
 
     @property
     def nodes(self) -> set[str]:
-        """That have any."""
+        """Nodes that have events."""
         return {*self._logs, *self._hardware}
 
     def kernel_events(self, node: str, now: float) -> Sequence[StoredKernelEvent]:

@@ -546,7 +546,7 @@ class _Look:
     made: dict[str, tuple[Heard | None, _Known, NodeView]] = field(default_factory=dict)
 
     def notable(self, silent_before: float, shown: _OfReading) -> tuple[str, ...]:
-        """As `NodeViews` has it."""
+        """Names of the nodes that `NodeViews` calls notable."""
         in_service, gpus, heard = NodeState.IN_SERVICE, shown.gpus, self.heard
         cleared_since = silent_before - REPORT_DELAY_SECONDS
         names = {*self.kernel_events, *self.hardware_events, *self.spares, *self.slurmds_silent_since}
