@@ -42,6 +42,7 @@ from understudy_controlplane.decide.preemption import Preemptible
 from understudy_controlplane.detect import DETECTORS, slow_ranks
 from understudy_controlplane.detect.slowness_cost import SlownessCost
 from understudy_controlplane.fleet.job import RestoreAnswer, RestoreDecision
+from understudy_controlplane.fleet.node import NodeView
 from understudy_controlplane.fleet.recovery import PoolSwapPlan, RecoveryStatus, StepName
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -49,7 +50,7 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.live import save_orders
 from understudy_controlplane.live.save_orders import SaveOrders
 from understudy_controlplane.live.step_buffer import StepBuffer
-from understudy_controlplane.observe.observer import Observer
+from understudy_controlplane.observe.observer import Observer, _Look
 from understudy_controlplane.recover import runner
 from understudy_controlplane.recover.restore import RestorePoints
 from understudy_controlplane.recover.runner import Runner
@@ -95,6 +96,19 @@ def _verdicts_stay() -> AbstractContextManager[object]:
 
     holds = patch.object(slow_ranks._Verdict, "holds_for", lambda *_: True)
     return _all(patch.object(StepBuffer, "_made_steps", steps), holds)
+
+
+def _views_stay() -> AbstractContextManager[object]:
+    made = _Look.view_of
+
+    def view_of(look: _Look, name: str, *, is_kept: bool = True) -> NodeView:
+        last = look.made_before.get(name) if is_kept else None
+        if last is None:
+            return made(look, name, is_kept=is_kept)
+        look.made[name] = last
+        return last[2]
+
+    return patch.object(_Look, "view_of", view_of)
 
 
 def _returns(owner: object, name: str, value: object) -> Mutant:
@@ -418,6 +432,7 @@ BROKEN: dict[str, Broken] = {
         lambda: patch.object(Snapshot, "unusual", ()),
         (Event(36.0, Kind.NVLINK_DOWN, "n3", 60.0),),
     ),
+    "a view of a node is kept for good": Broken("kept-views-are-those-of-a-new-look", _views_stay, (IDLE,)),
     "a verdict about a gang is kept for good": Broken(
         "kept-verdicts-are-those-of-a-new-look",
         _verdicts_stay,
