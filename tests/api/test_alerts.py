@@ -131,7 +131,7 @@ def queries(dashboard: Path) -> dict[str, set[str]]:
 
 
 def test_dashboards_and_rules_name_metrics_that_are_defined() -> None:
-    assert len(DASHBOARDS) == 4
+    assert len(DASHBOARDS) == 5
     assert {name for name in all_named() if not name.startswith(("up", "scrape_"))} - defined() == set()
 
 

@@ -379,7 +379,7 @@ def test_a_job_shows_its_step_times_and_where_it_would_go_on(viewer: TestClient)
 
 
 def test_the_pages_lead_to_each_other(rehearsal: Rehearsal, viewer: TestClient) -> None:
-    """No link of any page is dead."""
+    """No link of any page within the dashboard is dead."""
     seen, waiting = set[str](), ["/dashboard"]
     while waiting and len(seen) < 80:
         here = waiting.pop()
@@ -390,6 +390,8 @@ def test_the_pages_lead_to_each_other(rehearsal: Rehearsal, viewer: TestClient) 
             continue
         for link in re.findall(r'(?:href|src)="([^"#]+)', page.text):
             target = str(page.url.join(html.unescape(link))).removeprefix(str(viewer.base_url))
+            if target.startswith("https://grafana.example/"):
+                continue  # another server's
             if target not in seen and target not in waiting and not re.search(r"/nodes/r\d|/jobs/1\d\d", target):
                 waiting.append(target)
     assert f"/dashboard/recoveries/{swap_of(rehearsal)}" in seen

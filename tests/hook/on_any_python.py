@@ -183,7 +183,7 @@ def restart_in_process(hook: str) -> str:
     ) as program:
         rank.close()
         with seat.makefile("rb") as lines:
-            assert json.loads(lines.readline()) == {"type": "restartable"}
+            assert json.loads(lines.readline()) == {"type": "restartable", "takes_leave": True}
             assert json.loads(lines.readline()) == {"type": "waiting"}
             seat.sendall(json.dumps({"environment": {"RANK": "5"}}).encode() + b"\n")
             output, errors = program.communicate(timeout=20)
