@@ -16,13 +16,20 @@ pytestmark = pytest.mark.cluster
 POWER_SAVING = (
     "SuspendProgram=/bin/true",
     "ResumeProgram=/bin/true",
-    "SuspendTime=15",
+    "SuspendTime=600",
     "SuspendTimeout=5",
     "ResumeTimeout=120",
     "SuspendExcNodes=n1,n2",
     "SuspendRate=0",
     "ResumeRate=0",
 )
+
+
+def suspend_soon(site: Site) -> None:
+    """Once the pool is made: on a slow machine its spares would be switched off before that, and others join it."""
+    conf = site.cluster.layout.slurm_conf
+    conf.write_text(conf.read_text().replace("SuspendTime=600", "SuspendTime=15"))
+    site.cluster.run("scontrol", "reconfigure")
 
 
 def flags(site: Site, name: str) -> list[str]:
@@ -37,6 +44,7 @@ def test_spares_that_slurm_switches_off_are_not_replaced_and_what_is_too_many_is
     site = make_site(nodes=4, spares=2, slurm_conf_lines=POWER_SAVING)
     gang.start_site(site)
     spares = ["n3", "n4"]
+    suspend_soon(site)
     site.wait_for(lambda: all("POWERED_DOWN" in flags(site, name) for name in spares), 90, "spares are switched off")
     for name in spares:
         site.kill_node(name)
