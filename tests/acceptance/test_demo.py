@@ -123,7 +123,7 @@ def test_each_fault_is_recovered_on_a_spare_of_its_own(result: dict[str, Any]) -
 def test_phases_follow_each_other(result: dict[str, Any]) -> None:
     for one in pool(result):
         times = list(one["phases_ms"].values())
-        assert list(one["phases_ms"]) == [
+        assert [phase for phase in one["phases_ms"] if phase != "communicator"] == [
             "detected",
             "decided",
             "drained",

@@ -20,6 +20,7 @@ COLOURS = {
     "seats_held": "blue",
     "requeued": "cyan",
     "running": "green",
+    "communicator": "bright_green",
     "first_step": "white",
 }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests import builders as b
-from understudy_controlplane.fleet.phases import phase_times
+from tests.demo.timeline import COLOURS
+from understudy_controlplane.fleet.phases import PHASES, phase_times
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
     Recovery,
@@ -32,3 +33,7 @@ def test_processes_that_started_before_the_fault_run_since_the_launch_that_they_
         ("communicator", 11.0),
         ("first_step", 11.5),
     ]
+
+
+def test_the_demo_draws_each_phase() -> None:
+    assert set(COLOURS) == set(PHASES)
