@@ -77,8 +77,8 @@ class Aborted:
 
     now = False
     """It has happened in this call of `train`."""
-    before = False
-    """It has happened in the call before it."""
+    times = 0
+    """How often it has happened in this process."""
 
 
 def leave_torch() -> None:
@@ -99,7 +99,7 @@ def _abort_nccl(thread: int) -> None:
     c10d: Any = getattr(sys.modules.get("torch.distributed"), "distributed_c10d", None)
     try:
         if c10d is not None and any("nccl" in str(one) for one in c10d._world.pg_backend_config.values()):
-            Aborted.now = True
+            Aborted.now, Aborted.times = True, Aborted.times + 1
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(LaunchOverError))
             c10d._abort_process_group()
     except Exception as error:  # noqa: BLE001 - another release of PyTorch: the seat ends this process
@@ -144,7 +144,7 @@ class _Seat:
     @contextlib.contextmanager
     def gang(self, before: dict[str, int]) -> Iterator[None]:
         """Around `train`: the seat may order to leave within."""
-        Aborted.before, Aborted.now = Aborted.now, False
+        Aborted.now = False
         self._inside = threading.get_ident(), before
         try:
             yield

@@ -55,6 +55,8 @@ class LiveState:
         self._shard = 0
         self._restored = (NONE, 0)
         """Step from which the last gangs went on, and how many of them."""
+        self._aborted = Aborted.times
+        """How often communicators had been aborted when a gang last agreed on a state: after more, it is not used."""
 
     @contextlib.contextmanager
     def update(self, step: int) -> Iterator[None]:
@@ -83,7 +85,8 @@ class LiveState:
         before = self._state() if parts and self._step != NONE else {}
         self._parts = parts or self._parts
         kept, count = self._step, self._restored[1] if self._restored[0] == self._step else 0
-        states = _gather((kept, count, int(trust and not Aborted.before), shard), group)
+        aborted = Aborted.times
+        states = _gather((kept, count, int(trust and aborted == self._aborted), shard), group)
         newest = newest_whole([(state[0], state[3]) for state in states])
         times = max((state[1] for state in states if state[0] == newest), default=0)
         why = "" if newest != NONE else "no rank has kept it, or not all of it is left"
@@ -95,14 +98,14 @@ class LiveState:
             if newest != NONE:
                 log.warning("understudy: the state of the ranks is not used: %s", why)
             self._step = NONE
-            self._step = int(load())
+            self._step, self._aborted = int(load()), aborted
             return self._step
         if before and kept == newest:
             self._take_over(before)
         for one in sorted({state[3] for state in states}):
             has = {rank: state[0] == newest for rank, state in enumerate(states) if state[3] == one}
             self._give_and_take(has, newest, group)
-        self._step, self._restored = newest, (newest, times + 1)
+        self._step, self._restored, self._aborted = newest, (newest, times + 1), aborted
         for part in self._parts.values():
             if hasattr(part, "zero_grad"):
                 part.zero_grad()  # half of a gradient may be left

@@ -176,7 +176,7 @@ calls = []
 def train():
     calls.append(1)
     if len(calls) > 1:
-        return Aborted.before, Aborted.now, aborted, calls
+        return Aborted.times, Aborted.now, aborted, calls
     print("waits", flush=True)
     try:
         while not aborted:
@@ -199,7 +199,7 @@ def test_a_rank_whose_communicators_of_nccl_are_aborted_runs_no_further_line(cha
         channel.order_to_leave()
         channel.go_on({})
         output, errors = rank.communicate(timeout=20)
-    assert (output, rank.returncode) == ("True False [1] [1, 1]\n", 0), errors
+    assert (output, rank.returncode) == ("1 False [1] [1, 1]\n", 0), errors
 
 
 def test_a_hook_that_does_not_know_the_order_to_leave_is_not_given_it(channel: Channel) -> None:
