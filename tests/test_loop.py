@@ -107,3 +107,19 @@ def test_a_fault_that_is_reported_is_judged_once_on_a_new_reading_of_slurm(
     assert read_at is not None
     assert looks[-1] > read_at
     assert rehearsal.state_of("n3") is NodeState.QUARANTINED
+
+
+def test_faults_that_come_one_after_the_other_have_slurm_read_once_a_second(tmp_path: Path) -> None:
+    """The driver logs a line for each fault of a user's program, and the site asks for a reading each minute."""
+    rehearsal = Rehearsal(tmp_path, slurm={"poll_interval_seconds": 60.0})
+    loop = rehearsal.control_plane.loop
+    rehearsal.run(5)
+    read_at = set[float | None]()
+    for _ in range(40):
+        loop.fault_came()
+        rehearsal.fake.advance(0.1)
+        loop.tick()
+        snapshot = loop.pulse.snapshot
+        assert snapshot is not None
+        read_at.add(snapshot.slurm.read_at)
+    assert 3 <= len(read_at) <= 6

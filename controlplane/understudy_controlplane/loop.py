@@ -61,6 +61,11 @@ RECOVERING_TICK_SECONDS = 0.1
 SOON_SHARE = 0.25
 """Share of the interval between readings of Slurm, if one is asked for."""
 
+FAULTS_APART_SECONDS = 1.0
+"""Readings of Slurm for reported faults begin this far apart: a user's program can have the driver log one after the
+other, and a large fleet always has some harmless line.
+"""
+
 SLOW_SECONDS = 0.5
 APART_FACTOR = 4.0
 """Readings of Slurm that take longer than that, as with tens of thousands of jobs, begin that many times as far apart
@@ -127,7 +132,8 @@ class Loop:
         self._set_back_by = ahead if ahead >= JUMP_SECONDS else 0.0  # less: the control plane before had another clock
         """Seconds by which the clock was set back, and the times in the database were not."""
         self._wake = threading.Event()
-        self._read_soon = self._read_now = False
+        self._read_soon = self._fault_came = False
+        self._read_for_fault_at = -FAULTS_APART_SECONDS  # by the monotonic clock
         self._stop = threading.Event()
         self.pulse = Pulse(slurm=observer.reading)
         self.verdicts = Verdicts()
@@ -173,7 +179,7 @@ class Loop:
 
     def fault_came(self) -> None:
         """Something may have failed: the next tick begins with a reading of Slurm, so that it acts without a second."""
-        self._read_now = True
+        self._fault_came = True
         self.wake()
 
     def stop(self) -> None:
@@ -230,13 +236,23 @@ class Loop:
 
     def _age_max_seconds(self, recovering: bool) -> float:
         """Oldest reading of Slurm that is used. A reading that was asked for comes sooner, but any user can ask."""
-        soon, self._read_soon = self._read_soon, False
-        now, self._read_now = self._read_now, False
+        soon, fault = self._read_soon, self._fault_is_due()
+        if soon:  # cleared only where it was seen: another thread sets it
+            self._read_soon = False
         usual = self._current.config.slurm.poll_interval_seconds * (SOON_SHARE if soon else 1.0)
         took = self.pulse.slurm.usual_seconds
         return max(
-            RECOVERING_TICK_SECONDS if recovering or now else usual, took * APART_FACTOR if took > SLOW_SECONDS else 0.0
+            RECOVERING_TICK_SECONDS if recovering or fault else usual,
+            took * APART_FACTOR if took > SLOW_SECONDS else 0.0,
         )
+
+    def _fault_is_due(self) -> bool:
+        """One has come that waits for a reading; one that comes too soon after another waits for its turn."""
+        now = self._clock.monotonic()
+        if not self._fault_came or now - self._read_for_fault_at < FAULTS_APART_SECONDS:
+            return False
+        self._fault_came, self._read_for_fault_at = False, now
+        return True
 
     def _look_at_clock(self) -> None:
         """A clock that was set makes every age in memory wrong."""

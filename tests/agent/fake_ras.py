@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+Say = Callable[[socket.socket, bytes], bool]
+"""What a service says to a command instead of an answer. True: that was all."""
+
 KINDS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 
 
@@ -194,7 +197,7 @@ class FakeRas:
 
     version: str = "2.29.2"
     communicators: Sequence[FakeCommunicator] = ()
-    say: Callable[[socket.socket, bytes], bool] | None = None  # instead; True: it has answered this command
+    say: Say | None = None  # instead; True: it has answered this command
     asked: list[bytes] = field(default_factory=list)
     _listening: socket.socket = field(default_factory=lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.agent.fake_ras import FakeCommunicator, FakeRank, FakeRas, as_json, as_text
+from tests.agent.fake_ras import FakeCommunicator, FakeRank, FakeRas, Say, as_json, as_text
 from tests.waiting import PATIENCE_SECONDS
 from understudy_agent import nccl_answer, nccl_ras
 from understudy_agent.nccl_answer import NotUnderstoodError, parsed
@@ -328,10 +328,10 @@ def another_service(connection: socket.socket, _command: bytes) -> bool:
 
 
 @pytest.mark.parametrize("say", [endless, slow, silent, never_ends_a_line, another_service])
-def test_what_a_service_sends_is_bounded(monkeypatch: pytest.MonkeyPatch, say: object) -> None:
+def test_what_a_service_sends_is_bounded(monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
     for name, value in (("ANSWER_SECONDS", 0.4), ("LINE_SECONDS", 0.1), ("TRIES_MAX", 2)):
         monkeypatch.setattr(nccl_ras, name, value)
-    with FakeRas("2.29.2", [FakeCommunicator(gang())], say=say) as ras:  # type: ignore[arg-type]
+    with FakeRas("2.29.2", [FakeCommunicator(gang())], say=say) as ras:
         listens_at(monkeypatch, ras)
         with pytest.raises(NotAskedError):
             ask({0: os.getpid()}, 8)

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -563,7 +564,7 @@ def test_a_viewer_who_may_read_no_longer_is_cut_off(rehearsal: Rehearsal) -> Non
         async def admit() -> None:
             raise Denied(401, "the session has ended", "log in")
 
-        read = lambda: plane.reads.readers.attempt(lambda: pages.read(of_viewer(), ""))  # noqa: E731
+        read = partial(plane.reads.readers.attempt, partial(pages.read, of_viewer(), ""))
         return [event async for event in views.stream("fleet", read, (0.0, ""), admit)]
 
     assert asyncio.run(asyncio.wait_for(watch(), 30)) == ["event: hello\ndata: {}\n\n"], "it sees no part of the page"

@@ -257,6 +257,38 @@ def test_a_gang_that_pends_is_not_back_until_it_has_had_another_attempt_whatever
     assert (NeedKind.GANG_NOT_BACK in kinds(seen)) is is_lost
 
 
+HELD = {"reason": "JobHeldUser", "priority": 0}
+PUT_OFF = {"reason": "BeginTime", "start_at": int(b.NOW) + 7 * 24 * 3600}
+
+
+@pytest.mark.parametrize(
+    ("of_job", "since_move", "is_lost"),
+    [
+        ({}, 1, True),
+        (HELD, 1, False),
+        (PUT_OFF, 1, False),
+        ({}, 2, False),
+        ({"managed": False}, 1, True),
+        ({"managed": False}, 2, False),
+    ],
+    ids=["waits", "held", "put off", "another attempt", "opted out", "opted out, another attempt"],
+)
+def test_a_gang_that_started_after_a_failed_move_and_that_its_owner_keeps_or_that_ran_again_is_not_lost(
+    of_job: dict[str, Any], since_move: int, is_lost: bool
+) -> None:
+    """The training reports no steps, so that nothing showed after the move whether it works."""
+    move = b.plan_as(
+        PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
+    )
+    steps = (RecoveryStep(1, StepName.AWAIT_FIRST_STEP, StepStatus.FAILED),)
+    failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 1900, steps, ended_at=b.NOW - 1000, outcome="not done")
+    values: dict[str, Any] = {"reason": "Resources", "priority": 7} | of_job
+    job = b.job(state="PENDING", nodes=(), restart_count=since_move, **values)
+    last = {job.key: LastAttempt(since_move, RAN_ON, None)} if job.managed else {}
+    seen = b.snapshot(jobs=[job], last_attempts=last, lost_gangs=(failed,))
+    assert (NeedKind.GANG_NOT_BACK in kinds(seen)) is is_lost
+
+
 @pytest.mark.parametrize(
     "reason",
     ["launch_failure_limit_exceeded_requeued_held", "JobHoldMaxRequeue", "user_env_retrieval_failed_requeued_held"],

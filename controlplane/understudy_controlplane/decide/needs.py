@@ -461,24 +461,28 @@ def _was_not_seen(recovery: Recovery) -> bool:
 
 def _has_run_since(snapshot: Snapshot, move: Recovery) -> bool:
     """The job, which pends, has had another attempt since its move. Attempts are counted: clocks are set, and a requeue
-    by Slurm itself has a time of its own.
+    by Slurm itself has a time of its own. One that started only to fail is the move's own; the one after it is not.
     """
     plan = move.plan
     if not isinstance(plan, PoolSwapPlan):
         return False
+    if not snapshot.jobs[plan.job].managed:  # its attempts are not looked up
+        return snapshot.jobs[plan.job].slurm.restart_count > plan.restart_count + 1
     last = snapshot.progress.last_attempts.get(plan.job)
     if last is None or last.restart_count <= plan.restart_count:
         return False
-    return not _was_not_seen(move) or last.last_step is not None
+    return not _was_not_seen(move) or last.last_step is not None or last.restart_count > plan.restart_count + 1
 
 
 def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
-    """Why it does not run, and what a person can do; empty: it runs, its owner has ended it, or that came later than
-    the failure.
+    """Why it does not run, and what a person can do; empty: it runs, a person holds it, puts it off or has ended it, or
+    it ended later than the failure.
     """
     number, until = job.job_id, ended_at + SETTLES_SECONDS
     if job.held_by_slurm:
         return _hold(job)
+    if job.held or job.put_off:
+        return "", ""
     if job.pending:
         return (
             f"it waits in Slurm's queue ({job.reason or 'no reason given'}) and holds no nodes any more",
