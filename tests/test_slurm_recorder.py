@@ -13,8 +13,10 @@ from tests.recover.rehearsal import Rehearsal
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
+from understudy_controlplane.fleet.job import Attempt
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.slurm_recorder import WRITTEN_AT_ONCE
+from understudy_controlplane.store.queries import Queries
 
 pytestmark = pytest.mark.integration
 
@@ -66,6 +68,19 @@ def test_a_new_control_plane_that_writes_a_long_queue_shows_that_it_makes_progre
         plane.loop.look(0.0)
         turns.append(plane.loop.pulse.turns)
     assert turns == [1, 2]
+
+
+def test_a_control_plane_that_starts_ends_no_launch_that_goes_on(tmp_path: Path) -> None:
+    """It is a launcher's second one, and no rank has reported yet to this control plane."""
+    rehearsal = Rehearsal(tmp_path)
+    stores = rehearsal.control_plane.stores
+    row = stores.fleet.known_jobs(b.CLUSTER, [rehearsal.gang])[rehearsal.gang].row
+    stores.fleet.see_launches({row: Attempt(0, 1)}, rehearsal.fake.now)
+    stores.fleet.end_attempts({row: Attempt(0, 1)}, rehearsal.fake.now)
+    rehearsal.restart_control_plane()
+    rehearsal.run(3)
+    (job,) = [one for one in Queries(rehearsal.control_plane.engine).jobs(10) if one["job_id"] == rehearsal.gang]
+    assert [(one["launch"], one["ended_at"] is None) for one in job["attempts"]] == [(0, False), (1, True)]
 
 
 def test_a_control_plane_that_starts_writes_the_jobs_that_changed_and_no_others(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ class SlurmRecorder:
         self._progress: dict[tuple[int, Attempt], tuple[int, float]] = {}
         self._places_known = False
         """False until the steps are known that the jobs had finished before this process started."""
-        self._attempts: dict[int, Attempt] | None = None
-        """Open attempts in the database by job row; None: not known."""
+        self._attempts: tuple[dict[int, Attempt], dict[int, int]] | None = None
+        """Job rows with the launch that runs, and, where none was heard of, with the restart count; None: not known."""
 
     def record(self, view: SlurmView, made_progress: Callable[[], None] = lambda: None) -> None:
         """`view` is what Slurm showed just now. In the database first, then in memory. `made_progress` is called where
@@ -161,16 +161,21 @@ class SlurmRecorder:
         return [(found, job) for job, found in zip(jobs, known, strict=True) if found is not None]
 
     def _end_attempts(self, running: list[tuple[KnownJob, Job]], now: float) -> None:
-        """The newest reported launch of each running job goes on; all other attempts have ended."""
+        """The newest reported launch of each running job goes on; all other attempts have ended. A control plane that
+        has just started has heard of no launch yet.
+        """
         latest = dict(self._telemetry.progress().keys())
-        current: dict[int, Attempt] = {}
+        heard: dict[int, Attempt] = {}
+        unheard: dict[int, int] = {}
         for known, job in running:
             attempt = latest.get(job.key.job_id)
-            same = attempt is not None and attempt.restart_count == job.slurm.restart_count
-            current[known.row] = attempt if attempt is not None and same else Attempt(job.slurm.restart_count)
-        if current != self._attempts:
-            self._fleet.end_attempts(current, now)
-            self._attempts = current
+            if attempt is not None and attempt.restart_count == job.slurm.restart_count:
+                heard[known.row] = attempt
+            else:
+                unheard[known.row] = job.slurm.restart_count
+        if (heard, unheard) != self._attempts:
+            self._fleet.end_attempts(heard, now, unheard)
+            self._attempts = heard, unheard
 
     def _record_progress(self, running: set[tuple[int, int]], now: float) -> None:
         """Every ten seconds for attempts that run; at once for those that ended: no later report repeats it."""

@@ -419,10 +419,19 @@ class TestPorts:
         small = merged([Domain(DomainKind.SWITCH, "leaf0", ("n1", "n2", "n3", "n4", "n5"))])
         states = {"n1": NodeState.IN_SERVICE, "n2": NodeState.UNKNOWN, "n3": NodeState.MANUAL_REPAIR}
         nodes = [b.node(name, state, ports=(port(),), hardware_events=events) for name, state in states.items()]
-        back = [b.node(name, record=b.record(name, since=b.NOW - returned_ago)) for name in ("n4", "n5")]
+        back = [b.node(name, record=b.record(name, cleared_at=b.NOW - returned_ago)) for name in ("n4", "n5")]
         seen = b.snapshot(*nodes, *back, topology=small, domains=small.failing_together)
         flapping = {name for name, _, rule in findings(seen) if rule == "infiniband.port_flaps"}
         assert flapping == (set() if of_switch else states.keys())
+
+    def test_a_port_that_is_up_speaks_for_its_switch_also_where_its_node_is_a_suspect_since(self) -> None:
+        events = tuple(outage(ago, number=ago) for ago in (30_000, 20_000, 300))
+        names = [f"n{number}" for number in range(1, 6)]
+        small = merged([Domain(DomainKind.SWITCH, "leaf0", tuple(names))])
+        flap = [b.node(name, ports=(port(),), hardware_events=events) for name in names[:3]]
+        well = [b.node(name, record=b.record(name, NodeState.SUSPECT, since=b.NOW - 60)) for name in names[3:]]
+        seen = b.snapshot(*flap, *well, topology=small, domains=small.failing_together)
+        assert {name for name, _, rule in findings(seen) if rule == "infiniband.port_flaps"} == {*names[:3]}
 
     def test_switches_that_fail_one_after_the_other_are_each_looked_at_for_themselves(self) -> None:
         assert looks_at_members(16) == 4 * looks_at_members(4)

@@ -514,6 +514,23 @@ def test_a_launch_ends_when_the_next_is_heard_of(engine: Engine) -> None:
     ]
 
 
+def test_a_launch_of_which_no_rank_has_reported_to_this_control_plane_goes_on(engine: Engine) -> None:
+    """The control plane has started while it runs."""
+    fleet, queries = FleetStore(engine), Queries(engine)
+    (known,) = fleet.see_jobs([JOB], b.NOW)
+    count = JOB.slurm.restart_count
+    fleet.see_launches({known.row: Attempt(count, 1)}, b.NOW + 5)
+    fleet.end_attempts({known.row: Attempt(count, 1)}, b.NOW + 5)
+
+    def ended() -> list[float | None]:
+        return [one["ended_at"] for one in queries.jobs(10)[0]["attempts"]]
+
+    fleet.end_attempts({}, b.NOW + 9, {known.row: count})
+    assert ended() == [b.NOW + 5, None]
+    fleet.end_attempts({}, b.NOW + 9, {known.row: count + 1})
+    assert ended() == [b.NOW + 5, b.NOW + 9], "it was requeued meanwhile"
+
+
 def test_the_gang_has_taken_its_first_step_when_every_rank_has(engine: Engine, job_row: int) -> None:
     launches = LaunchStore(engine)
     FleetStore(engine).see_jobs([b.job(restart_count=1)], b.NOW)

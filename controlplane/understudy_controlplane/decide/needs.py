@@ -16,7 +16,7 @@ from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, 
 from understudy_controlplane.detect.hang import all_report, silent_patience_seconds
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
-from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm
+from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm, requeued_at
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.custody import Holder, kept_down
@@ -84,6 +84,9 @@ SETTLES_SECONDS = 60.0
 
 PENDS_SECONDS = 300.0
 """A requeued gang starts within Slurm's own two minutes of delay where it can start at all."""
+
+GIVES_UP_SHARE = 5 / 3
+"""Slurm gives up a node that died after SlurmdTimeout, or after so much of it: it asks each in turn (ping_nodes.c)."""
 
 NEVER_HEARD_SECONDS = 3600.0
 """Agents are being installed."""
@@ -442,19 +445,21 @@ def _not_back(snapshot: Snapshot, moving: Collection[JobKey | None]) -> Iterator
         job = snapshot.jobs.get(recovery.plan.job) if isinstance(recovery.plan, PoolSwapPlan) else None
         if job is None or job.key in moving or _has_run_since(snapshot, recovery):
             continue
-        ended_at = recovery.ended_at or 0.0
-        gives_up = snapshot.slurm.slurmd_timeout_seconds if _was_not_seen(recovery) else 0
-        why, command = _why_not_back(job.slurm, ended_at + gives_up + snapshot.slurm.ahead_seconds)
+        why, command = _why_not_back(job.slurm, _failure_known_until(snapshot, recovery))
         if why:
             why = f"{named(job)} is not back: recovery {recovery.id} failed ({recovery.outcome}), and {why}"
-            subject = f"job {job.key.job_id}"
-            yield Need(NeedKind.GANG_NOT_BACK, subject, ended_at, why, command, page_seconds=0.0)
+            subject, since = f"job {job.key.job_id}", recovery.ended_at or 0.0
+            yield Need(NeedKind.GANG_NOT_BACK, subject, since, why, command, page_seconds=0.0)
+
+
+def _failure_known_until(snapshot: Snapshot, move: Recovery) -> float:
+    """Time by slurmctld's clock at which Slurm has ended what the failed move had started, at the latest."""
+    gives_up = snapshot.slurm.slurmd_timeout_seconds * GIVES_UP_SHARE if _was_not_seen(move) else 0.0
+    return (move.ended_at or 0.0) + gives_up + SETTLES_SECONDS + snapshot.slurm.ahead_seconds
 
 
 def _was_not_seen(recovery: Recovery) -> bool:
-    """Its gang had started, and was not seen to work. If that is so because its nodes have died under it, Slurm gives
-    it up only after SlurmdTimeout.
-    """
+    """Its gang had started, and was not seen to work."""
     waits = (StepName.AWAIT_PROCESSES, StepName.AWAIT_FIRST_STEP)
     return any(step.status is StepStatus.FAILED and step.name in waits for step in recovery.steps)
 
@@ -471,14 +476,17 @@ def _has_run_since(snapshot: Snapshot, move: Recovery) -> bool:
     last = snapshot.progress.last_attempts.get(plan.job)
     if last is None or last.restart_count <= plan.restart_count:
         return False
-    return not _was_not_seen(move) or last.last_step is not None or last.restart_count > plan.restart_count + 1
+    if not _was_not_seen(move) or last.last_step is not None or last.restart_count > plan.restart_count + 1:
+        return True
+    # A training that reports no step, and goes on for longer than a dead one can.
+    return requeued_at(snapshot, snapshot.jobs[plan.job]) > _failure_known_until(snapshot, move)
 
 
-def _why_not_back(job: SlurmJob, ended_at: float) -> tuple[str, str]:
+def _why_not_back(job: SlurmJob, until: float) -> tuple[str, str]:
     """Why it does not run, and what a person can do; empty: it runs, a person holds it, puts it off or has ended it, or
     it ended later than the failure.
     """
-    number, until = job.job_id, ended_at + SETTLES_SECONDS
+    number = job.job_id
     if job.held_by_slurm:
         return _hold(job)
     if job.held or job.put_off:

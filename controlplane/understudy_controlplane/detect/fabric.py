@@ -134,7 +134,7 @@ def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[Failure]) -> frozen
         members = [snapshot.nodes[name] for name in snapshot.topology.failing_together[label] if name in snapshot.nodes]
         began = since[own[0]]
         watched = sum(
-            one.name in since or (bears_witness(one) and one.record.since <= began + TOGETHER_SECONDS)
+            one.name in since or (bears_witness(one) and _in_service_since(one) <= began + TOGETHER_SECONDS)
             for one in members
         )
         enough = max(NODES_MIN, SHARE_MIN * watched)
@@ -146,6 +146,11 @@ def _most_of_a_domain(snapshot: Snapshot, failures: Sequence[Failure]) -> frozen
                 found.update(own[max(first, named) : end])
                 named = end
     return frozenset(found)
+
+
+def _in_service_since(node: NodeView) -> float:
+    """Time of its return to service, or of its first agent: a suspicion since then leaves it in service."""
+    return max(node.record.cleared_at, node.record.agent_since or 0.0)
 
 
 def _down(snapshot: Snapshot, node: NodeView, port: Port, policy: Hardware, alike: Alike) -> Iterator[Finding]:

@@ -30,6 +30,10 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "ticket while Slurm reaches it: it waits in the list of what needs a person.",
     ("silence.agent", "silence.never_heard", "silence.heard"): "An agent is upgraded or not installed yet, a node "
     "reboots: the node is unknown until its agent reports, and no job is touched.",
+    (
+        "repair.flapping",
+    ): "The control plane's route to a node that works goes away three times within a week: the node "
+    "gets a ticket instead of a repair, and no provider is asked for another one.",
     ("silence.mass", "silence.domain"): "A switch or the control plane's host reboots: nothing is concluded of many "
     "silent nodes; a rack has a minute to come back, and only gangs that stand still with it leave.",
     ("straggler.self_time", "straggler.clean"): "A rank has longer sequences, or writes the checkpoint: "

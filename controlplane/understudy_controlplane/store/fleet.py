@@ -50,6 +50,8 @@ from understudy_wire.places import Place
 IDS_AT_ONCE = 10_000
 """Ids in one query: SQLite takes 32,766 parameters."""
 
+NO_JOBS: Mapping[int, int] = {}
+
 _OUT_OF_SERVICE = [state.value for state in OUT_OF_SERVICE]
 _NODES = select(tables.node)
 _NODES_IN = _NODES.where(tables.node.c.state.in_(bindparam("states", expanding=True)))
@@ -285,14 +287,17 @@ class FleetStore:
             for job in seen
         ]
 
-    def end_attempts(self, running: Mapping[int, Attempt], now: float) -> None:
-        """Close open attempts that run no more. `running` maps job rows to their latest one."""
+    def end_attempts(self, running: Mapping[int, Attempt], now: float, unheard: Mapping[int, int] = NO_JOBS) -> None:
+        """Close open attempts that run no more. `running` maps job rows to their latest one; `unheard` those of which
+        no rank has reported yet to their restart count: which of its launches runs is not known.
+        """
         table = tables.attempt
         with reading(self._engine) as connection:
             over = [
                 row.id
                 for row in connection.execute(_OPEN_ATTEMPTS)
                 if running.get(row.job) != Attempt(row.restart_count, row.launch)
+                and unheard.get(row.job) != row.restart_count
             ]
         if over:
             with self._engine.begin() as connection:
