@@ -30,7 +30,6 @@ CANNOT_BE = {
     "row 98": "as row 72",
     "row 133": "gangs of a scenario are small: many hangs would have to name it (tests/detect/test_hung_again.py)",
     "row 265": "no provider replaces a node of a scenario (tests/recover/test_provider_answers.py has one)",
-    "row 370": "launchers of a scenario know no program that fails on a new node (tests/recover/test_newcomers.py)",
     "row 380": "ranks of a scenario do not show what they wait for (tests/acceptance/test_hangs.py)",
     "row 400": "agents of a scenario hear one control plane (tests/recover/test_two_leaders.py has two)",
     "step open_ticket failed": "a ticket is a row in the database: without it no round goes on",

@@ -48,6 +48,8 @@ REPORT_SECONDS = 1.0
 START_SECONDS = 1.5
 WAKE_SECONDS = 8.0
 """What the first step takes after a suspension."""
+WAITS_SECONDS = 60.0
+"""A launcher without a node on which its program runs waits for another one for that time."""
 CHECKPOINT_STEPS = 30
 OFTEN_UNTIL_STEP = 240
 CHECKPOINT_STEPS_LATER = 150
@@ -99,6 +101,7 @@ class Machine:
     repaired_at: float = -math.inf  # until when no reset helps
     fails_validation: bool = False
     computes_wrong: bool = False
+    lacks_package: bool = False
     slowed_at: float = -math.inf  # when it was last known to be slow
     on_trial: bool = False  # since its last boot a rule that only observes has accused it
     accused_at: float = -math.inf  # when something was last known for which it may be taken out of service
@@ -192,6 +195,8 @@ class Gang:
     attempt: Attempt | None = None
     seats: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
+    ran_on: frozenset[str] = frozenset()  # nodes on which all ranks together have finished a step
+    waits_until: float = math.inf  # its launcher has no node on which the program runs, and ends then
     allocation: tuple[str, ...] = ()  # of its last attempt
     lost: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()  # seats that its job has lost to an administrator
@@ -238,7 +243,7 @@ class Gang:
         self.attempt = attempt
         self.starts_at, self.since, self.stopped_at = now + START_SECONDS, math.inf, math.inf
         self.wakes_at, self.counted_from = math.inf, 0
-        self.gone = ()
+        self.gone, self.waits_until = (), math.inf
         self.hung_on, self.first_step_sent, self.lost, self.asking, self.newest = "", False, (), None, None
 
     @property
@@ -264,6 +269,7 @@ class Gang:
 
     def end(self) -> None:
         self.attempt, self.starts_at, self.since, self.asking = None, math.inf, math.inf, None
+        self.waits_until = math.inf
 
     def began(self, step: int, now: float) -> float:
         """When it began this step, which it is at."""
@@ -319,7 +325,7 @@ class Cluster:
     def next_change(self) -> float:
         moments = [machine.boots_at for machine in self.machines.values()]
         for gang in self.gangs:
-            moments += [gang.starts_at, gang.wakes_at]
+            moments += [gang.starts_at, gang.wakes_at, gang.waits_until]
             if gang.computes and not gang.first_step_sent:
                 moments.append(gang.since + STEP_SECONDS)
             if gang.asking is not None and gang.asking.knows_a_proposal:
@@ -414,9 +420,38 @@ class Cluster:
             gang.seats, gang.spares = (*kept, *gang.spares[: len(bad)]), gang.spares[len(bad) :]
             self._launch(gang, Attempt(gang.attempt.restart_count, gang.attempt.launch + 1), now)
 
+    def _fail_on(self, node: str, gang: Gang, now: float) -> None:
+        """The program fails on a node that is new to it. The launcher takes a spare of its own, or waits for one."""
+        assert gang.attempt is not None
+        (restarts, launch), rank, spare = gang.attempt, gang.seats.index(node), gang.spares[:1]
+        ended = LaunchEnded(
+            gang.job_id,
+            restarts,
+            launch,
+            "L120" if spare else "L125",
+            f"rank {rank} on {node} ended with 1",
+            now,
+            cause=LaunchCause.BLACK_HOLE,
+            failed_node=node,
+            rank=rank,
+            status=1,
+            blamed=(node,) if spare else (),
+            user_id=self._user_id(gang),
+        )
+        self._put(gang.seats[0], ended)
+        if not spare:
+            gang.starts_at, gang.waits_until = math.inf, now + WAITS_SECONDS
+            return
+        gang.seats, gang.spares = tuple(spare[0] if one == node else one for one in gang.seats), gang.spares[1:]
+        self._launch(gang, Attempt(restarts, launch + 1), now)
+
     def _start(self, gang: Gang, core: Core | None, now: float) -> None:
         """Its processes are there. They ask where to continue; without an answer they ask again."""
         assert gang.attempt is not None
+        new = [name for name in gang.seats if name not in gang.ran_on and self.machines[name].lacks_package]
+        if gang.launcher and gang.ran_on and new:
+            self._fail_on(new[0], gang, now)
+            return
         known = core.reports.directory.get(gang.job_id) if core else None
         if core is None or known is None or known.restart_count < gang.attempt.restart_count:
             gang.starts_at = now + 1.0
@@ -465,6 +500,7 @@ class Cluster:
         if gang.step(now) > gang.first_step and not gang.first_step_sent:
             gang.first_step_sent = True
             self.worked.setdefault(gang.job_id, set()).add(gang.attempt)
+            gang.ran_on |= {*gang.seats}
             for rank, name in enumerate(gang.seats):
                 self._put(name, FirstStep(gang.job_id, restarts, rank, world, gang.first_step, now, launch, user))
         between = CHECKPOINT_STEPS if gang.step(now) < OFTEN_UNTIL_STEP else CHECKPOINT_STEPS_LATER
@@ -713,7 +749,7 @@ class Cluster:
             gang.job_id,
             gang.attempt.restart_count,
             gang.attempt.launch,
-            LauncherPhase.RUNNING,
+            LauncherPhase.RUNNING if gang.waits_until == math.inf else LauncherPhase.WAITING,
             gang.seats,
             gang.spares,
             gang.lost,

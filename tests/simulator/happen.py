@@ -76,6 +76,10 @@ def _nvlink_down(world: World, event: Event, machine: Machine) -> None:
         machine.nvlink_down_until, machine.accused_at = _until(world, event), world.now
 
 
+def _lacks_package(_world: World, _event: Event, machine: Machine) -> None:
+    machine.lacks_package = True
+
+
 def _memory_wears(world: World, event: Event, machine: Machine) -> None:
     machine.rows_remapped += event.number
     machine.accused_at = world.now
@@ -235,6 +239,7 @@ TO_NODES: dict[Kind, Callable[[World, Event, Machine], None]] = {
     Kind.RACK_DIES: _rack_dies,
     Kind.NVLINK_DOWN: _nvlink_down,
     Kind.MEMORY_WEARS: _memory_wears,
+    Kind.LACKS_PACKAGE: _lacks_package,
     Kind.PROLOG_REFUSES: _prolog_refuses,
     Kind.XID: _xid,
     Kind.FAILS: _fails,

@@ -112,6 +112,7 @@ class Kind(StrEnum):
     FORGETS_SPARES = "operator lets the control plane choose its spares again"
     LEAKS = "the site reports a leak at the node"  # for which it wants nodes quarantined
     POWER_LOST = "the site reports a lost power feed of the node's rack"  # of which a person is to know
+    LACKS_PACKAGE = "a package of the launcher's program is missing on the node"
     USERS_BLAME = "launchers of two users replace the node that they get"
     CANCELS_RECOVERY = "operator cancels the newest recovery"
     PAUSES = "operator pauses the control plane"
@@ -498,6 +499,15 @@ def _with_crashes(scenario: Scenario, random: Random) -> Scenario:
     return msgspec.structs.replace(scenario, events=(*scenario.events, *events))
 
 
+def _with_missing_packages(scenario: Scenario, random: Random) -> Scenario:
+    """The program of the launcher's gang fails on nodes to which it comes for a fault, its own spare among them."""
+    names, gangs = node_names(scenario.nodes), sum(gang_sizes(scenario.nodes))
+    lacking = random.sample(names[gangs - 2 :], random.randint(1, 2))
+    packages = [Event(FAULTS_BEGIN, Kind.LACKS_PACKAGE, name) for name in lacking]
+    faults = [Event(at, Kind.SEAT_FAILS, str(LAUNCHER_GANG), 0.0, 79) for at in _moments(scenario, random, 2)]
+    return msgspec.structs.replace(scenario, events=(*scenario.events, *packages, *faults))
+
+
 APART: tuple[tuple[str, float, Callable[[Scenario, Random], Scenario]], ...] = (
     ("blocks", 0.12, _with_blocks),
     ("validations", 0.12, _with_validations),
@@ -507,6 +517,7 @@ APART: tuple[tuple[str, float, Callable[[Scenario, Random], Scenario]], ...] = (
     ("ordinary", 0.15, _with_ordinary_days),
     ("counts", 0.3, _with_epochs),
     ("shrinks", 0.08, _with_smaller_gangs),
+    ("packages", 0.08, _with_missing_packages),
 )
 """What is drawn apart from all else, in which share of the seeds."""
 

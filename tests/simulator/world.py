@@ -351,6 +351,14 @@ class World:
             self.cluster.live(self.jobs(), self.core, self.now)
         except Killed as killed:
             self.die(killed.seconds)
+        for gang in self.cluster.gangs:
+            if gang.waits_until <= self.now:
+                self._give_up(gang)
+
+    def _give_up(self, gang: Gang) -> None:
+        """Its launcher ends."""
+        gang.over, gang.ended_at, gang.waits_until = "failed", self.now, math.inf
+        self.slurm.end(gang.job_id, "FAILED")
 
     def jobs(self) -> dict[int, SlurmJob]:
         return {job.job_id: job for job in self.line.jobs_now()}
