@@ -13,7 +13,7 @@ from tests import builders as b
 from understudy_controlplane.config import Hang, Mode
 from understudy_controlplane.decide.hangs import questions
 from understudy_controlplane.detect.hang import ASK_SECONDS, hang, not_arrived, patience_seconds, stacks_shown
-from understudy_controlplane.fleet.finding import Finding, HungRanks, Signal
+from understudy_controlplane.fleet.finding import HANGS, Finding, HungRanks, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.recovery import (
     AllocationSwapPlan,
@@ -260,6 +260,21 @@ def test_while_one_of_its_gpus_works_it_gets_four_times_as_long() -> None:
     assert signals(table(UNMARKED, 1900, durations=KNOWN), computing("n1", 140.0), *waiting) == SILENT
     (finding,) = found(table(UNMARKED, 7300, durations=KNOWN), nodes=evaluates, started_at=b.NOW - 100_000)
     assert finding.evidence.shown()["ranks_working"] == [0]
+
+
+@pytest.mark.parametrize("places", [WAITING, [INSIDE, INSIDE, (-1, False), INSIDE]], ids=["named", "not known"])
+def test_so_it_does_where_its_ranks_wait_in_a_collective_for_one_whose_gpu_works(places: list[Where]) -> None:
+    """Rank 2 evaluates, while DDP has taken the others into their next step."""
+    waiting = [computing(f"n{i}", 140.0) for i in (1, 2, 4)]
+    evaluates, waits = [computing("n3", 600.0), *waiting], [computing("n3", 140.0), *waiting]
+    values: dict[str, Any] = {"started_at": b.NOW - 100_000, "nodes": evaluates}
+    (still,) = found(table(places, 7100, durations=KNOWN), **values)
+    assert (still.signal, still.rule, still.node) == (Signal.GANG_STILL, "hang.still", "")
+    assert still.evidence.shown()["ranks_working"] == [2]
+    (hung,) = found(table(places, 7300, durations=KNOWN), **values)
+    assert hung.signal in HANGS
+    (hung,) = found(table(places, 7100, durations=KNOWN), **(values | {"nodes": waits}))
+    assert hung.signal in HANGS
 
 
 @pytest.mark.parametrize(("durations", "expected"), [(Durations(), STILL), (KNOWN, SILENT)])

@@ -166,7 +166,7 @@ def test_a_healthy_node_shows_eight_whole_gpus(reader: Reader, gpus: FakeGpus) -
         assert (gpu.index, gpu.status, gpu.error) == (index, GpuStatus.OK, "")
         assert (gpu.uuid, gpu.bus_id, gpu.serial, gpu.name) == (fake.uuid, fake.bus_id, fake.serial, fake.name)
         assert gpu.board_part_number == fake.board_part_number
-        assert gpu.power_watts == 612.0
+        assert gpu.power_watts == 155.0
         assert gpu.memory_total_bytes == 80 * 2**30
         assert (gpu.remapped_rows_pending, gpu.remapped_rows_failed) == (False, False)
         assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (5, 5, 16, 16)

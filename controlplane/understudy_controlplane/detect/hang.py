@@ -410,19 +410,28 @@ def working_ranks(table: StepTable, snapshot: Snapshot) -> list[int]:
     return found
 
 
+def _waits_for_work(table: StepTable, working: Sequence[int]) -> bool:
+    """All ranks that are not in the collective which the others wait in compute."""
+    outside = not_arrived(table) or np.flatnonzero(~table.inside).tolist()
+    return bool(outside) and {*outside} <= {*working}
+
+
 def _works(gpu: Gpu) -> bool:
     power, limit = gpu.power_watts, gpu.power_limit_watts
     return power is not None and limit is not None and power >= WORKING_POWER_SHARE * limit
 
 
 def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, policy: Hang) -> Iterator[Finding]:
-    """A gang that merely stands still counts as hung when it has taken longer than anything that it did before."""
+    """A gang that merely stands still counts as hung when it has taken longer than anything that it did before. So does
+    one whose ranks wait for ranks that compute: rank 0 may evaluate alone.
+    """
     working = working_ranks(table, snapshot)
+    computes = _waits_for_work(table, working)
     for one in found:
-        if one.signal is Signal.GANG_HUNG:
+        if one.signal is Signal.GANG_HUNG and not computes:
             yield one
             continue
-        if one.signal is Signal.GANG_HUNG_UNNAMED:
+        if one.signal is Signal.GANG_HUNG_UNNAMED and not computes:
             yield from _attributed(one, working, table, snapshot, patience_seconds(table, policy))
             continue
         limit = silent_patience_seconds(table, policy, bool(working), snapshot.restarts_without_progress(table.job))
@@ -433,6 +442,10 @@ def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, po
         }
         still = replace(one, evidence=one.evidence.with_more(more))
         if limit is None or snapshot.now - one.at <= limit:
+            at_rest = replace(still, signal=Signal.GANG_STILL, rule="hang.still", node="", detail=None)
+            yield still if one.signal is Signal.GANG_STILL else replace(at_rest, nodes=tuple(_nodes_of(table)))
+            return
+        if one.signal is Signal.GANG_HUNG:
             yield still
             continue
         at_work = f"GPUs of {counted(len(working), 'rank')} work" if working else "no GPU of it works"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 ORDINARY: Mapping[tuple[str, ...], str] = {
     ("hang.not_arrived", "hang.unexplained"): "A program counts its steps within an epoch, or "
     "evaluates, compiles or uploads for an hour: steps that end are progress, and a gang counts as hung by a multiple "
-    "of its longest pause.",
+    "of its longest pause; while the ranks that the others wait for compute, by one of anything that the job ever did.",
     ("hang.silent",): "A program that marks no collectives evaluates for longer than ever before: it has a multiple of "
     "the longest time that it ever took.",
     ("hang.asked", "hang.shown"): "Rank 0 evaluates, compiles or saves while the others wait for it: a rank at work is "

@@ -97,7 +97,7 @@ class FakeGpu:
     vbios: str | None = "96.00.74.00.01"
     result: int = 0  # NVML error code that every call about this GPU returns
     temperature_celsius: int | None = 58
-    power_milliwatts: int | None = 612_000
+    power_milliwatts: int | None = 155_000  # as it waits in a collective: the hang of its gang is one
     sm_clock_mhz: int | None = 1980
     sm_clock_max_mhz: int | None = 1980
     memory_clock_mhz: int | None = 2619
