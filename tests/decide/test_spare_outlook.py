@@ -68,6 +68,57 @@ def test_it_names_why_a_spare_of_the_pool_does_not_fit(snapshot: Snapshot, why: 
     assert found.taken == ("n7",)
 
 
+def with_features(name: str, *features: str) -> NodeView:
+    return b.node(name, slurm=replace(b.slurm_node(name), features=frozenset(features)), is_spare=name != "n2")
+
+
+@pytest.mark.parametrize(
+    ("asks", "has", "why"),
+    [
+        ("h100", ("h100", "rack2"), ""),
+        ("h100&ib", ("h100",), "it lacks ib, which the job asks for"),
+        ("h100|a100", ("h100", "rack2"), "it lacks features of n2"),
+        ("h100|a100", ("h100", "ib", "rack1", "new"), ""),
+        ("", (), ""),
+    ],
+)
+def test_a_spare_has_the_features_that_the_job_asks_for(asks: str, has: tuple[str, ...], why: str) -> None:
+    """Only Slurm knows which nodes "a|b" permits: there the spare has to have the features of the node before."""
+    nodes = (with_features("n6", *has), with_features("n2", "h100", "ib", "rack1"))
+    found = asked(seen(*nodes, jobs=[b.job(nodes=["n1", "n2"], features=asks)]))
+    assert (found.candidates[0].node, found.candidates[0].words) == ("n6", why)
+
+
+def with_gpus(name: str, model: str, gibibytes: float, gres: str = "gpu:8") -> NodeView:
+    gpus = (b.gpu(0, name=model, memory_total_bytes=int(gibibytes * 2**30)),)
+    slurm = replace(b.slurm_node(name), gres=gres)
+    return b.node(name, slurm=slurm, gpus=gpus, is_spare=name == "n6")
+
+
+A100 = "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("spares_own", "lost", "why"),
+    [
+        ((A100, 80, "gpu:a100:8"), (A100, 80, "gpu:h100:8"), "it has gpu:a100:8 in Slurm, and n2 gpu:h100:8"),
+        (("NVIDIA L40S", 45), (A100, 80), "it has GPUs L40S, and n2 A100-SXM4-80GB"),
+        (("A100-SXM4-80GB", 79.2), (A100, 80), ""),
+        (("", 0), (A100, 80), ""),
+        ((A100, 80), ("", 0), ""),
+        (("NVIDIA A100-SXM4-40GB", 40, "gpu:a100:8"), (A100, 80, "gpu:a100:8"), "its GPUs have 40 GiB of memory, and "),
+        ((A100, 80, "gpu:a100:8"), ("NVIDIA A100-SXM4-40GB", 40, "gpu:a100:8"), ""),
+    ],
+)
+def test_a_spare_has_gpus_of_the_type_and_the_memory_of_those_before(
+    spares_own: tuple[Any, ...], lost: tuple[Any, ...], why: str
+) -> None:
+    """Slurm's type counts where there is one, and else NVML's name; of two drivers the memory differs a little."""
+    found = asked(seen(with_gpus("n6", *spares_own), with_gpus("n2", *lost)))
+    assert found.candidates[0].words.startswith(why)
+    assert found.candidates[0].fits is not bool(why)
+
+
 LARGE: dict[str, Any] = {"cpus": 128, "memory_mb": 512_000}
 
 

@@ -293,7 +293,7 @@ REVIEWED: dict[str, Drawn] = {
         "A gang is ended for a spare with half the memory that its job asks for.",
         (
             Edit(
-                SlurmNode.too_small_for,
+                SlurmNode.too_small,
                 "memory_mb = job.memory_mb or int(place_of.memory_mb * MEMORY_ALIKE)",
                 "memory_mb = 0",
             ),

@@ -303,7 +303,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "a gang gets a node with too little memory": Broken(
         "a-spare-can-run-the-job",
-        _returns(SlurmNode, "too_small_for", ""),
+        _returns(SlurmNode, "too_small", ""),
         (IN_GANG, Event(40.0, Kind.XID, "n6", number=79)),
         Settings(spares=0, small_nodes=2),
         300.0,

@@ -99,7 +99,9 @@ def _candidate(snapshot: Snapshot, name: str, job: Job, lost: str, config: Confi
     node = snapshot.nodes[name]
     if fits:
         return Candidate(name, node.is_spare, True, "")
-    why = [*_why_unfit(snapshot, node, config), *_why_unsuitable(node, job, snapshot.nodes[lost])]
+    why = [*_why_unfit(snapshot, node, config)]
+    if unsuitable := spares.why_unsuitable(node, job, snapshot.nodes[lost]):
+        why.append(unsuitable)
     if not spares.is_open_to(snapshot, node, job):
         why.append("another job has its block or leaf switch to itself")
     return Candidate(name, node.is_spare, False, why[0] if why else "it is reserved by another user")
@@ -129,19 +131,3 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
     for recovery in snapshot.recoveries:
         if node.name in recovery.plan.claimed:
             yield f"recovery {recovery.id} has taken it for another gang"
-
-
-def _why_unsuitable(node: NodeView, job: Job, lost: NodeView) -> Iterator[str]:
-    """Reasons against this gang: what `spares.suits` asks, in words."""
-    if node.slurm is None or lost.slurm is None:
-        return
-    if not set(node.slurm.partitions) & set(job.slurm.partition.split(",")):
-        yield f"it is not in partition {job.slurm.partition}"
-    if node.slurm.gres != lost.slurm.gres:
-        yield f"it has {node.slurm.gres or 'no GPUs'} in Slurm, and {lost.name} {lost.slurm.gres or 'none'}"
-    if job.slurm.features and not lost.slurm.features <= node.slurm.features:
-        yield f"it lacks features of {lost.name}"
-    if lacks := node.slurm.too_small_for(job.slurm, lost.slurm):
-        yield f"it has {lacks}"
-    if node.name in job.slurm.excluded_nodes:
-        yield "the job excludes it"

@@ -95,19 +95,15 @@ def known_node(snapshot: Snapshot, job: Job, failed: str) -> NodeView | None:
 
 
 def suits(spare: NodeView, job: Job, failed: NodeView) -> bool:
-    """The job could start there: the partition, devices and features of the node it leaves, its CPUs, the memory and
-    disk that the job needs, and not excluded by its user. Slurm requeues a job for which it then finds no nodes all the
-    same (BadConstraints).
-    """
+    """Slurm requeues a job also where it then finds no nodes for it (BadConstraints)."""
+    return not why_unsuitable(spare, job, failed)
+
+
+def why_unsuitable(spare: NodeView, job: Job, failed: NodeView) -> str:
+    """Why the job could not go on on the spare in the place of the node that it leaves, in words; empty: it could."""
     if spare.slurm is None or failed.slurm is None:
-        return False
-    return (
-        bool(set(spare.slurm.partitions) & set(job.slurm.partition.split(",")))
-        and spare.slurm.gres == failed.slurm.gres
-        and (not job.slurm.features or failed.slurm.features <= spare.slurm.features)
-        and spare.name not in job.slurm.excluded_nodes
-        and not spare.slurm.too_small_for(job.slurm, failed.slurm)
-    )
+        return "Slurm does not know it"
+    return spare.slurm.why_unfit(job.slurm, failed.slurm) or spare.other_gpus_than(failed)
 
 
 def is_open_to(snapshot: Snapshot, node: NodeView, job: Job) -> bool:

@@ -7,7 +7,6 @@ that costs, and is no reason to end the gang.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +30,6 @@ MARGIN = 0.1
 
 KINDS = (DomainKind.NVLINK_BLOCK, DomainKind.SWITCH, DomainKind.RACK)
 """Domains by which a gang is judged: the nearest in which each of its nodes has exactly one."""
-
-PLAIN_FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*")
-"""Features that all have to be there. Slurm's other expressions are not judged."""
 
 
 def _plural(noun: str) -> str:
@@ -114,9 +110,8 @@ def _not_as_asked(snapshot: Snapshot, job: Job) -> Iterator[str]:
         excluded = [name for name in nodes if name in slurm.excluded_nodes]
         if excluded:
             yield f"it excludes {shown(excluded)}, and runs there"
-    if slurm.features and PLAIN_FEATURES.fullmatch(slurm.features):
-        wanted = frozenset(slurm.features.split("&"))
-        lacking = [name for name, one in shown_by_slurm.items() if not wanted <= one.features]
+    if slurm.plain_features is not None:
+        lacking = [name for name, one in shown_by_slurm.items() if not slurm.plain_features <= one.features]
         if lacking:
             yield f"it asks for {slurm.features}, which Slurm does not show of {shown(lacking)}"
     other = [name for name, one in shown_by_slurm.items() if not set(slurm.gpu_types) <= set(gpu_types(one.gres))]
@@ -190,15 +185,9 @@ def _is_free(snapshot: Snapshot, node: NodeView, like: NodeView, job: Job) -> bo
     if node.slurm is None or like.slurm is None:
         return False
     idle = node.slurm.base_state == "IDLE" and not node.slurm.flags & {"COMPLETING", "RESERVED", "PLANNED", "BLOCKED"}
-    alike_in_slurm = (
-        node.slurm.gres == like.slurm.gres
-        and (not job.slurm.features or like.slurm.features <= node.slurm.features)
-        and bool(set(node.slurm.partitions) & set(job.slurm.partition.split(",")))
-        and not node.slurm.too_small_for(job.slurm, like.slurm)
-    )
     in_service = node.state is NodeState.IN_SERVICE and node.service is Service.USABLE and not node.is_spare
-    free = node.name not in job.slurm.excluded_nodes and not snapshot.holders_of(node.name)
-    return idle and alike_in_slurm and in_service and free
+    free = not snapshot.holders_of(node.name)
+    return idle and in_service and free and not node.slurm.why_unfit(job.slurm, like.slurm)
 
 
 def _best(topology: Topology, kind: DomainKind, could: Collection[str], nodes: int, segment: int) -> Spread | None:

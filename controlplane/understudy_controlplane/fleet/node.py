@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.gpu import GpusReadable
-from understudy_controlplane.fleet.gres import gpus_of_gres
+from understudy_controlplane.fleet.gres import gpu_types, gpus_of_gres
 from understudy_controlplane.fleet.job import JobThere
 from understudy_controlplane.fleet.slurm import Service, SlurmNode
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
@@ -196,6 +196,20 @@ MIG_MODE_SECONDS = 180.0
 """A service sets MIG mode at each boot (Hopper does not keep it), and the agent reads it once a minute."""
 
 
+GPU_MEMORY_ALIKE = 0.95
+"""Share of the memory of GPUs of the same kind that those of another driver or ECC mode have at least."""
+
+
+def _models(gpus: Iterable[Gpu]) -> frozenset[str]:
+    """Older drivers name them without the vendor."""
+    return frozenset(gpu.name.removeprefix("NVIDIA ") for gpu in gpus if gpu.name)
+
+
+def _memory_bytes(gpus: Iterable[Gpu]) -> int:
+    """The smallest memory of a GPU; 0: not known."""
+    return min((gpu.memory_total_bytes for gpu in gpus if gpu.memory_total_bytes), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """Everything known of one node at the moment of a snapshot."""
@@ -261,6 +275,18 @@ class NodeView:
         modes = {gpu.mig_mode for gpu in self.gpus}
         is_certain = not self.gpus or (False in modes and True not in modes)
         return max(len(self.gpus), gpus_of_gres(self.slurm.gres) if is_certain and self.slurm is not None else 0)
+
+    def other_gpus_than(self, other: NodeView) -> str:
+        """How its GPUs, as NVML shows them, are less than those of the other node, in words; empty: they are not, or
+        one of the two was not seen. Slurm may have one name, or none, for GPUs of different kinds.
+        """
+        own, wanted = _models(self.gpus), _models(other.gpus)
+        if own and wanted and own != wanted and not (self.slurm and gpu_types(self.slurm.gres)):
+            return f"it has GPUs {' and '.join(sorted(own))}, and {other.name} {' and '.join(sorted(wanted))}"
+        memory, needed = _memory_bytes(self.gpus), _memory_bytes(other.gpus)
+        if memory and memory < needed * GPU_MEMORY_ALIKE:
+            return f"its GPUs have {memory >> 30} GiB of memory, and those of {other.name} {needed >> 30}"
+        return ""
 
     def may_have_instances(self, now: float) -> bool:
         """Slurm has more GPUs than NVML shows, and they may be instances: soon after a boot MIG mode may not be set, or

@@ -112,17 +112,36 @@ class SlurmNode:
         """True if it is out of service for this one, also where Slurm has put words of its own behind it."""
         return self.reason == reason or self.reason.startswith(f"{reason} : ")
 
-    def too_small_for(self, job: SlurmJob, place_of: SlurmNode) -> str:
-        """What the job needs on a node and this one lacks, in words; empty: nothing. What it does not ask for, it had
-        on the node whose place this one takes.
+    def why_unfit(self, job: SlurmJob, place_of: SlurmNode) -> str:
+        """Why the job could not start here instead of on that node, in words; empty: it could. What the job does not
+        ask for, it had on the node whose place this one takes.
         """
+        if not set(self.partitions) & set(job.partition.split(",")):
+            return f"it is not in partition {job.partition}"
+        if self.gres != place_of.gres:
+            return f"it has {self.gres or 'no GPUs'} in Slurm, and {place_of.name} {place_of.gres or 'none'}"
+        if job.excluded_nodes and self.name in job.excluded_nodes:
+            return "the job excludes it"
+        return self._lacks_features(job, place_of) or self.too_small(job, place_of)
+
+    def _lacks_features(self, job: SlurmJob, place_of: SlurmNode) -> str:
+        """Only Slurm knows which nodes "a|b" permits: where it asks so, this one has to have what the other one has."""
+        if not job.features:
+            return ""
+        if job.plain_features is not None:
+            lacking = job.plain_features - self.features
+            return f"it lacks {', '.join(sorted(lacking))}, which the job asks for" if lacking else ""
+        return "" if place_of.features <= self.features else f"it lacks features of {place_of.name}"
+
+    def too_small(self, job: SlurmJob, place_of: SlurmNode) -> str:
+        """CPUs, memory or disk that it lacks, in words; empty: none."""
         memory_mb = job.memory_mb or int(place_of.memory_mb * MEMORY_ALIKE)
         needs = (
             ("CPUs", self.cpus, place_of.cpus),
             ("MB of memory", self.memory_mb, memory_mb),
             ("MB of temporary disk", self.tmp_disk_mb, job.tmp_disk_mb),
         )
-        return next((f"{has} {what} of {wanted} needed" for what, has, wanted in needs if has < wanted), "")
+        return next((f"it has {has} {what} of {wanted} needed" for what, has, wanted in needs if has < wanted), "")
 
     @property
     def taken_out(self) -> bool:
@@ -207,6 +226,8 @@ _NEVER_PASSES = re.compile(
 """Reason of a pending job that is not permitted what it asks for. Other reasons pass as other jobs end, as nodes
 return, or as an administrator takes a partition up again.
 """
+
+_PLAIN_FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*")
 
 PENDING_STATES = frozenset(
     {"PENDING", "EXPEDITING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
@@ -326,6 +347,11 @@ class SlurmJob:
         if self.exit_code or self.reason:
             return f"the job has ended with exit code {self.exit_code} ({self.reason or 'cancelled'}) and is completing"
         return "the job has completed, or was cancelled, and is completing"
+
+    @property
+    def plain_features(self) -> frozenset[str] | None:
+        """Features that each node has to have. None: it asks for none, or by another expression of Slurm's."""
+        return frozenset(self.features.split("&")) if _PLAIN_FEATURES.fullmatch(self.features) else None
 
     @property
     def holds_nodes(self) -> bool:
