@@ -250,22 +250,34 @@ def test_a_signal_that_a_token_has_sent_is_not_the_providers(tmp_path: Path, eng
     assert site.live() == [("n1",), ("n2",)]
 
 
-@pytest.mark.parametrize("begins", ["9999-12-31T23:59:59-08:00", "0001-01-01T00:00:00+01:00"])
-@pytest.mark.integration
-def test_a_date_that_cannot_be_is_an_error_and_ends_nothing(tmp_path: Path, engine: Engine, begins: str) -> None:
-    site = TicketsOfProvider(tmp_path, engine, EVENTS.format(tmp_path))
-    site.events(event("n1"))
-    site.events(event("n1"), event("n2", begins=begins))
-    assert site.live() == [("n1",)]
+BEFORE = {"begins": "2027-03-05T08:00:00+01:00", "ends": "2027-03-05T06:59:59Z"}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"begins": "9999-12-31T23:59:59-08:00"}, "event 1: date"),
+        ({"begins": "0001-01-01T00:00:00+01:00"}, "event 1: date"),
+        ({"ticket": "M-9"} | BEFORE, "event 1: M-9 ends before it begins"),  # day and month may be swapped
+        ({"kind": "lunch"}, "event 1: Invalid enum value 'lunch' - at `$.kind`"),
+        ({"begins": "2027-03-05T08:00:00"}, "event 1: Expected `datetime` with a timezone component - at `$.begins`"),
+    ],
+)
 @pytest.mark.integration
-def test_an_event_that_ends_before_it_begins_is_an_error_and_ends_nothing(tmp_path: Path, engine: Engine) -> None:
-    """Day and month may be swapped."""
+def test_an_event_that_cannot_be_read_is_named_ends_nothing_and_keeps_no_other_one_away(
+    tmp_path: Path, engine: Engine, wrong: dict[str, Any], problem: str
+) -> None:
+    """It may be one that is known: as long as it is there, nothing ends."""
     site = TicketsOfProvider(tmp_path, engine, EVENTS.format(tmp_path))
     site.events(event("n1"))
-    site.events(event("n2", begins="2027-03-05T08:00:00+01:00", ends="2027-03-05T06:59:59Z"))
-    assert site.live() == [("n1",)]
+    with capture_logs() as lines:
+        site.events(event("n2", **wrong), event("n3"))
+    assert site.live() == [("n1",), ("n3",)]
+    (line,) = lines
+    assert (line["event"], line["count"]) == ("provider_events_unreadable", 1)
+    assert line["error"].startswith(problem)
+    site.events(event("n3"))
+    assert site.live() == [("n3",)]
 
 
 @pytest.mark.parametrize("ends", ["9999-12-31T23:59:59Z", None])

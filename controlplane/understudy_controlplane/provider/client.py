@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plans(msgspec.Struct, frozen=True, kw_only=True):
-    events: Annotated[tuple[Planned, ...], Meta(max_length=1000)] = ()
+    events: Annotated[tuple[msgspec.Raw, ...], Meta(max_length=1000)] = ()
 
 
 def program_of(policy: Provider) -> str:
@@ -93,18 +93,26 @@ def ask(policy: Provider, question: Question) -> tuple[str, str]:
     return answer.ticket.strip(), summary.replace("\0", "")[:TEXT_CHARACTERS_MAX]
 
 
-def ask_for_plans(policy: Provider, question: Question) -> tuple[Planned, ...]:
-    """Raises ProviderError, also where only one event cannot be read: it may be one that is known. See `ask`."""
-    events = _asked(policy, question, Plans).events
-    try:
-        for at in (at for one in events for at in (one.begins, one.ends) if at is not None):
+def ask_for_plans(policy: Provider, question: Question) -> tuple[tuple[Planned, ...], tuple[str, ...]]:
+    """Events that can be read, and what is wrong with each of the others. Raises ProviderError. See `ask`."""
+    events, problems = [], []
+    for number, content in enumerate(_asked(policy, question, Plans).events, start=1):
+        try:
+            events.append(_event(content))
+        except (ValueError, OverflowError) as error:
+            problems.append(f"event {number}: {_short(str(error))}")
+    return tuple(events), tuple(problems)
+
+
+def _event(content: msgspec.Raw) -> Planned:
+    """Raises ValueError and OverflowError."""
+    event = msgspec.json.decode(content, type=Planned)
+    for at in (event.begins, event.ends):
+        if at is not None:
             at.astimezone(UTC)
-    except OverflowError as error:
-        raise NoAnswer("its answer cannot be read: a date is out of range") from error
-    for one in events:
-        if one.ends is not None and one.ends < one.begins:
-            raise NoAnswer(f"its answer cannot be read: {_short(one.ticket)} ends before it begins")
-    return events
+    if event.ends is not None and event.ends < event.begins:
+        raise ValueError(f"{event.ticket} ends before it begins")
+    return event
 
 
 def _asked(policy: Provider, question: Question, kind: type[Read]) -> Read:

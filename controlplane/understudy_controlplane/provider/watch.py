@@ -129,25 +129,30 @@ class ProviderWatch:
         now = self._clock.now()
         question = Question(ask=Ask.EVENTS, id=f"events-{now:.0f}", cluster=self._current.config.cluster)
         try:
-            events = ask_for_plans(policy, question)
+            events, problems = ask_for_plans(policy, question)
         except ProviderError as error:
             remedy = "its signals stay as they are until the next answer; try the program as the control plane's user"
             log.warning("provider_question_failed", ask=question.ask.value, error=str(error), remedy=remedy)
             return
+        if problems:
+            remedy = "the others are taken, and no signal ends, until each event can be read; correct its program"
+            log.warning("provider_events_unreadable", count=len(problems), error=problems[0], remedy=remedy)
         named = frozenset(name for one in events for name in one.targets)
         unknown = frozenset(name for name in named if not snapshot.is_target(name))
         if unknown - self._unknown:
             remedy = "its program has to name nodes as Slurm does, and domains as `understudy topology show` does"
             log.warning("provider_targets_unknown", targets=shown(sorted(unknown)), remedy=remedy)
         self._unknown = unknown
-        self._take([*_signals(events, snapshot, now)], now)
+        self._take([*_signals(events, snapshot, now)], now, is_whole=not problems)
 
-    def _take(self, found: Sequence[tuple[ReportedSignal, float]], now: float) -> None:
-        """Ends first what the provider no longer names. Where too many are live, those that begin last are left out."""
+    def _take(self, found: Sequence[tuple[ReportedSignal, float]], now: float, *, is_whole: bool) -> None:
+        """Ends first what the provider no longer names; nothing where an event that cannot be read may name it. Where
+        too many are live, those that begin last are left out.
+        """
         entry = AuditEntry(now, SOURCE, Role.SIGNALS.value, "", Verb.SIGNAL.value, "", "")
         keys = {signal.key for signal, _ in found}
         known = [one for one in self._signals.live(now) if one.source == SOURCE]
-        over = [(one.source, one.key) for one in known if one.key not in keys]
+        over = [(one.source, one.key) for one in known if is_whole and one.key not in keys]
         if over:
             self._signals.resolve(over, replace(entry, action=Verb.END_SIGNAL.value))
         left_out = 0
