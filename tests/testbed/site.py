@@ -179,7 +179,7 @@ class Site:
         # connection is kept, for the control plane may be killed meanwhile.
         self.http = httpx.Client(
             base_url=self.url,
-            timeout=10,
+            timeout=60,
             limits=httpx.Limits(max_keepalive_connections=0),
             headers=bearer(Role.VIEWER),
         )
