@@ -10,13 +10,12 @@ import structlog
 
 from tests.simulator.slurm import VirtualSlurm
 from understudy_controlplane.clock import SystemClock
-from understudy_controlplane.decide.leadership import RENEWAL_SECONDS, UNABLE_SECONDS, UNREAD_SECONDS
-from understudy_controlplane.fleet.holder import Leader
+from understudy_controlplane.decide.leadership import RENEWAL_SECONDS, UNHEARD_SECONDS, UNREAD_SECONDS
+from understudy_controlplane.fleet.holder import Leader, Standby
 from understudy_controlplane.fleet.slurm import SlurmJob
 from understudy_controlplane.live.leaders import Leaders
 from understudy_controlplane.live.pulse import SlurmReading
-from understudy_controlplane.reach import KNOWN_SECONDS, AgentReach, Reach, SlurmReach, SlurmTrial
-from understudy_controlplane.slurm.fenced import seconds_left
+from understudy_controlplane.reach import OPEN_MAX, AgentReach, Reach, SlurmReach, SlurmTrial
 from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads, SlurmUnavailable
 
 
@@ -27,36 +26,47 @@ class Line:
         self.cluster = "c"
         self.raises: Exception | None = None
         self.reach = SlurmReach(cast(SlurmReads, self), "C", lambda: self.now)
+        self.standby = Standby(0.1, able=True)
 
     def config(self) -> dict[str, str]:
         if self.is_cut:
-            self.now += seconds_left(10.0)
             raise SlurmUnavailable("it did not end in time")
         if self.raises is not None:
             raise self.raises
         return {"ClusterName": self.cluster}
 
+    def ask(self) -> None:
+        begun = self.reach.due()
+        if begun is not None:
+            self.reach.ask(begun)
+
     def ask_for(self, seconds: float) -> None:
         end = self.now + seconds
         while self.now < end:
-            self.reach.ask()
+            self.ask()
             self.now += 0.25
 
+    def able(self) -> dict[str, Standby]:
+        """A standby that is answered again with each look."""
+        self.standby = self.standby._replace(answers=self.standby.answers + 1)
+        return {"b": self.standby}
 
-def test_slurm_is_away_where_it_answers_no_more_and_there_again_with_the_first_answer() -> None:
+
+def test_slurm_is_missed_where_it_answers_no_more_and_there_again_with_the_first_answer() -> None:
     line = Line()
     assert line.reach.problem() == "slurmctld has not answered yet"
     line.ask_for(5)
-    assert line.reach.problem() == ""
+    assert (line.reach.problem(), line.reach.unanswered()) == ("", None)
     line.is_cut = True
-    line.ask_for(UNABLE_SECONDS - 2)
-    assert not line.reach.is_away()
+    cut_at = line.now
     line.ask_for(3)
-    assert line.reach.is_away()
+    missed = line.reach.unanswered()
+    assert missed is not None
+    assert cut_at <= missed.since < missed.missed_at < line.now
     assert line.reach.problem() == "it did not end in time"
     line.is_cut = False
     line.ask_for(1)
-    assert (line.reach.problem(), line.reach.is_away()) == ("", False)
+    assert (line.reach.problem(), line.reach.unanswered()) == ("", None)
 
 
 def test_slurmctld_of_another_cluster_is_not_reached() -> None:
@@ -64,7 +74,7 @@ def test_slurmctld_of_another_cluster_is_not_reached() -> None:
     line.cluster = "other"
     line.ask_for(5)
     assert line.reach.problem() == "this Slurm's ClusterName is 'other', but the configuration says 'C'"
-    assert line.reach.is_away()
+    assert line.reach.unanswered() is not None
 
 
 def test_an_error_that_nothing_expects_is_a_question_that_failed_and_is_logged_once() -> None:
@@ -73,12 +83,19 @@ def test_an_error_that_nothing_expects_is_a_question_that_failed_and_is_logged_o
     line.raises = ValueError("no number")
     with structlog.testing.capture_logs() as logs:
         line.ask_for(6)
-    assert line.reach.is_away()
     assert line.reach.problem() == "an error of the control plane: ValueError('no number')"
     assert [one["event"] for one in logs] == ["slurm_not_asked"]
     line.raises = None
     line.ask_for(1)
-    assert not line.reach.is_away()
+    assert line.reach.unanswered() is None
+
+
+def test_questions_that_do_not_end_are_bounded() -> None:
+    line, asked = Line(), 0
+    for _ in range(100):
+        asked += line.reach.due() is not None
+        line.now += 1.0
+    assert asked == OPEN_MAX
 
 
 class Unreadable(VirtualSlurm):
@@ -116,7 +133,7 @@ def test_a_leader_that_is_answered_and_cannot_read_slurm_for_long_misses_it() ->
         for _ in range(int(seconds / RENEWAL_SECONDS)):
             line.ask_for(RENEWAL_SECONDS)
             leaders.note("n1", [], line.now)
-            found = reach.missing()
+            found = reach.missing(line.able())
         return found
 
     reading.error = "JobState=NEW is not known"
@@ -128,23 +145,11 @@ def test_a_leader_that_is_answered_and_cannot_read_slurm_for_long_misses_it() ->
     assert look(UNREAD_SECONDS) == "this control plane cannot read Slurm: JobState=NEW is not known"
 
 
-def test_no_standby_reaches_slurm_where_the_leader_has_missed_it_for_long_enough() -> None:
-    """slurmctld is restarted: both ask it at different moments."""
-    assert KNOWN_SECONDS < UNABLE_SECONDS
-
-
-def test_a_machine_that_stood_still_has_lost_nothing() -> None:
-    line = Line()
-    line.ask_for(5)
-    line.now += 60.0
-    assert not line.reach.is_away()
-
-
 def look(reach: AgentReach, reports: Sequence[int], nodes: int = 100) -> list[bool]:
     return [reach.are_silent(count, nodes) for count in reports]
 
 
-LOOKS = int(UNABLE_SECONDS / RENEWAL_SECONDS)
+LOOKS = int(UNHEARD_SECONDS / RENEWAL_SECONDS)
 
 
 @pytest.mark.parametrize(("nodes", "silent"), [(100, True), (3, True), (2, False)])
@@ -174,16 +179,23 @@ def test_a_leader_knows_what_it_misses() -> None:
     line, leaders, reading = Line(), Leaders(Leader("i", 1)), SlurmReading()
     reach = Reach(line.reach, lambda: reading, leaders)
     line.is_cut = True
+
+    def look_for(seconds: float) -> str:
+        for _ in range(int(seconds / RENEWAL_SECONDS)):
+            line.ask_for(RENEWAL_SECONDS)
+            found = reach.missing(line.able())
+        return found
+
     for second in range(100):
-        line.reach.ask()
+        line.ask()
+        line.now += 0.5
         reading.at = 1000.0 + second
         leaders.note(f"n{second % 5}", [], line.now)
-        assert reach.missing() == "", "a reading of Slurm is an answer"
-    line.ask_for(5)
-    assert reach.missing() == "slurmctld does not answer this control plane"
+        assert reach.missing(line.able()) == "", "a reading of Slurm is an answer"
+    assert look_for(5) == "slurmctld does not answer this control plane"
     line.is_cut = False
     line.ask_for(2)
-    assert [reach.missing() for _ in range(2 * LOOKS)][-1].startswith("none of 5 agents reports")
+    assert [reach.missing(line.able()) for _ in range(2 * LOOKS)][-1].startswith("none of 5 agents reports")
 
 
 @pytest.mark.parametrize(("before", "missing"), [(3, "none of 3 agents reports to this control plane"), (2, "")])
@@ -192,12 +204,14 @@ def test_a_leader_that_hears_none_of_the_agents_of_the_one_before_it_misses_them
     line, leaders, reading = Line(), Leaders(Leader("i", 1)), SlurmReading()
     reach = Reach(line.reach, lambda: reading, leaders)
     leaders.before = before
-    assert reach.missing() == missing
+    assert reach.missing(line.able()) == missing
     leaders.note("n1", [], line.now)
-    assert reach.missing() == "", "one is heard"
+    assert reach.missing(line.able()) == "", "one is heard"
 
 
 def test_a_question_to_the_virtual_slurm_is_answered() -> None:
     reach = SlurmReach(VirtualSlurm(["n1"]), "testbed")
-    reach.ask()
+    begun = reach.due()
+    assert begun is not None
+    reach.ask(begun)
     assert reach.problem() == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -15,7 +15,6 @@ from understudy_controlplane.decide.leadership import (
     MISSED_SECONDS,
     RENEWAL_SECONDS,
     SETTLED_SECONDS,
-    UNABLE_LOOKS,
     Lead,
     Lease,
     Sighting,
@@ -47,13 +46,20 @@ class Leadership:
     settled_seconds = SETTLED_SECONDS
 
     def __init__(
-        self, url: str, by: str, now: Callable[[], float] = boottime, unable: Callable[[], str] = lambda: ""
+        self,
+        url: str,
+        by: str,
+        now: Callable[[], float] = boottime,
+        unable: Callable[[], str] = lambda: "",
+        answers: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`unable`: why it could not work if it led, while it stands by; empty: it could."""
+        """`unable`: why it could not work if it led, while it stands by; empty: it could. `answers`: how many slurmctld
+        has given it.
+        """
         self.handed_over = ""  # why
         self._unable = unable
+        self._answers = answers
         self._led_from = 0.0
-        self._unable_looks = 0
         self._renews_until = float("inf")
         self._url = url
         self._by = by
@@ -70,7 +76,7 @@ class Leadership:
         self._seen_turns = (0, float("inf"))
         self._begins: Callable[[], None] = lambda: None
         self._on_lost: Callable[[], None] = lambda: None
-        self._missing: Callable[[], str] = lambda: ""
+        self._missing: Callable[[Mapping[str, Standby]], str] = lambda _: ""
 
     @property
     def taken(self) -> bool:
@@ -92,11 +98,11 @@ class Leadership:
                 session = self._session or self._connect()
                 foreign = session.foreign_revision()
                 unable = self._unable()
-                session.show_able(not foreign and not unable)
+                session.show_able(None if foreign or unable else self._answers())
                 if foreign:  # it would end the leader that can use it
                     note(f"stands by: another release has upgraded the database ({foreign}): install that one here")
                     continue
-                ended = (not unable or not _any_able(session.standbys().values())) and session.take_lock()
+                ended = (not unable or not _able(session.standbys())) and session.take_lock()
                 before, seen = seen, look(seen, session.holder(), self._now())
                 self._note_leader(before, seen)
                 found = stance(seen, self._now(), session_ended=ended)
@@ -127,10 +133,14 @@ class Leadership:
         return f"stands by: {seen.holder.url if seen.holder else 'another control plane'} leads"
 
     def follow(
-        self, turns: Callable[[], int], on_lost: Callable[[], None], missing: Callable[[], str] = lambda: ""
+        self,
+        turns: Callable[[], int],
+        on_lost: Callable[[], None],
+        missing: Callable[[Mapping[str, Standby]], str] = lambda _: "",
     ) -> None:
         """The lease is renewed only while the loop turns, from now on. `on_lost` ends the process, also where it is to
-        hand the lead over. `missing`: what this control plane needs for its work and does not reach; empty: nothing.
+        hand the lead over. `missing` is given the standbys that could lead, at each renewal: what this control plane
+        needs for its work and does not reach, while one of them does; empty: nothing.
         """
         self._turns, self._on_lost, self._begins, self._missing = turns, on_lost, lambda: None, missing
         self._seen_turns = (turns(), self._now())
@@ -253,18 +263,17 @@ class Leadership:
         standbys = session.standbys()
         seen_at = {name: now - one.silent_seconds for name, one in standbys.items()}
         self._leading = replace(self._leading, looked_at=now, seen_at={**self._leading.seen_at, **seen_at})
-        self._look_at_own_work(standbys.values())
+        self._look_at_own_work(_able(standbys))
 
-    def _look_at_own_work(self, standbys: Iterable[Standby]) -> None:
+    def _look_at_own_work(self, able: Mapping[str, Standby]) -> None:
         """Passes the lead on where this control plane cannot work and a standby can."""
-        missing, now = self._missing(), self._now()
-        self._unable_looks = self._unable_looks + 1 if missing and _any_able(standbys) else 0
-        if self.handed_over or self._unable_looks < UNABLE_LOOKS or now - self._led_from < self.settled_seconds:
+        missing, now = self._missing(able), self._now()
+        if not missing or not able or self.handed_over or now - self._led_from < self.settled_seconds:
             return
         self.handed_over, self._renews_until = missing, now + STOP_SECONDS
         log.warning("lead_handed_over", reason=missing)
         self._on_lost()
 
 
-def _any_able(standbys: Iterable[Standby]) -> bool:
-    return any(one.able and one.silent_seconds < MISSED_SECONDS for one in standbys)
+def _able(standbys: Mapping[str, Standby]) -> dict[str, Standby]:
+    return {name: one for name, one in standbys.items() if one.able and one.silent_seconds < MISSED_SECONDS}

@@ -5,12 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from understudy_controlplane.clock import Clock
-from understudy_controlplane.decide.leadership import AGENTS_MIN, RENEWAL_SECONDS, UNABLE_SECONDS, UNREAD_SECONDS
+from understudy_controlplane.decide.leadership import (
+    AGENTS_MIN,
+    RENEWAL_SECONDS,
+    UNHEARD_SECONDS,
+    UNREAD_SECONDS,
+    CutFromSlurm,
+    Unanswered,
+)
+from understudy_controlplane.fleet.holder import Standby
 from understudy_controlplane.lease import boottime
 from understudy_controlplane.live.leaders import Leaders
 from understudy_controlplane.live.pulse import SlurmReading
@@ -20,27 +28,28 @@ from understudy_controlplane.slurm.protocol import SlurmError, SlurmReads
 
 log = structlog.get_logger()
 
-ASK_SECONDS = 1.0
-"""A question is asked where none was answered for this time. A leader's readings of Slurm are questions, too."""
+ASK_SECONDS = 0.5
+"""A question is asked where none was asked for this time. A leader's readings of Slurm are questions, too."""
 
 READ_SECONDS = 10.0
 READ_FACTOR = 10.0
 """A standby reads all of Slurm after this time, and for a tenth of its time at most."""
 
 ANSWER_SECONDS = 1.0
-"""Time for slurmctld to answer. A command that it does not answer goes on for ten seconds by itself."""
+"""A question that waits for longer was missed, unless it is answered later: a slow slurmctld is not away."""
+
+PATIENCE_SECONDS = 2.5
+"""Then a question is ended. A command that slurmctld does not answer goes on for ten seconds by itself."""
+
+OPEN_MAX = 8
+"""Questions at the same time."""
 
 AGAIN_SECONDS = 0.25
 
 KNOWN_SECONDS = 2.5
-"""A standby that was answered within this time reaches slurmctld: a shorter time than a leader misses it for
-(`UNABLE_SECONDS`). Both ask at moments of their own: `UNABLE_LOOKS` leaves time for that where slurmctld is restarted.
-"""
+"""A standby that was answered within this time reaches slurmctld."""
 
 REPORT = "it is tried again; report this error"
-
-FAILED_MIN = 2
-"""One question may have been begun just before this machine stood still."""
 
 REPORTS = 20
 QUIET_FACTOR = 3
@@ -50,51 +59,86 @@ the minutes in which a leader learns that, it does not pass the lead on (`SETTLE
 
 
 class SlurmReach:
-    """Asks in a thread of its own, since a reading of Slurm may wait for its time-out."""
+    """Asks in threads of their own: a question may wait, and the next one is asked meanwhile. Safe from any thread."""
 
     def __init__(self, slurm: SlurmReads, cluster: str, now: Callable[[], float] = boottime) -> None:
         self._slurm = slurm
         self._cluster = cluster
-        self._now = now
-        self._answered_at = float("-inf")  # the begin of the newest question that was answered
-        self._failed = 0
+        self.now = now
+        self._lock = threading.Lock()
+        self._asked_at = self._answered_at = float("-inf")  # begins of the newest question, and of one with an answer
+        self._noted_at = float("-inf")  # when the newest answer was counted
+        self._unanswered: dict[float, bool] = {}
+        """Begins of the questions since the newest answer → whether they have failed."""
+        self._open = 0
         self._problem = ""
+        self.answers = 0
+        """Each to a question that was begun after the answer before it."""
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name="slurm reach", daemon=True).start()
 
     def problem(self) -> str:
         """Why slurmctld was not reached lately; empty: it was."""
-        if self._now() - self._answered_at < KNOWN_SECONDS:
+        if self.now() - self._answered_at < KNOWN_SECONDS:
             return ""
         return self._problem or "slurmctld has not answered yet"
 
-    def is_away(self) -> bool:
-        return self._failed >= FAILED_MIN and self._now() - self._answered_at >= UNABLE_SECONDS
+    def unanswered(self) -> Unanswered | None:
+        """None: it was answered last."""
+        with self._lock:
+            now = self.now()
+            missed = [at for at, failed in self._unanswered.items() if failed or now - at >= ANSWER_SECONDS]
+            since = min(self._unanswered, default=None)
+            return None if since is None else Unanswered(since, max(missed, default=float("-inf")))
 
-    def note_answer(self) -> None:
-        self._answered_at, self._failed = self._now(), 0
+    def note_answer(self, begun: float | None = None) -> None:
+        """`begun`: when the question was; None: it was a reading of Slurm."""
+        with self._lock:
+            now = self.now()
+            begun = now if begun is None else begun
+            self._unanswered.clear()
+            if begun > self._noted_at:
+                self.answers, self._noted_at = self.answers + 1, now
+            self._asked_at, self._answered_at = max(self._asked_at, begun), max(self._answered_at, begun)
 
-    def ask(self) -> None:
-        begun = self._now()
-        if begun - self._answered_at < ASK_SECONDS:
-            return
+    def note_failure(self, begun: float, problem: str) -> None:
+        with self._lock:
+            self._problem = problem
+            if begun in self._unanswered:
+                self._unanswered[begun] = True
+
+    def due(self) -> float | None:
+        """The begin of a question that is to be asked now; None: it is too early."""
+        with self._lock:
+            now = self.now()
+            if now - self._asked_at < ASK_SECONDS or self._open >= OPEN_MAX:
+                return None
+            self._asked_at, self._unanswered[now], self._open = now, False, self._open + 1
+            return now
+
+    def ask(self, begun: float) -> None:
         try:
-            with within(ANSWER_SECONDS):
+            with within(PATIENCE_SECONDS):
                 settings_of(self._slurm, self._cluster)
         except SlurmError as error:
-            self._failed, self._problem = self._failed + 1, str(error)
-        except Exception as error:  # without its thread nothing would be known of Slurm any more
+            self.note_failure(begun, str(error))
+        except Exception as error:  # nothing else is known of Slurm
             if self._problem != unexpected(error):
                 log.exception("slurm_not_asked", error=unexpected(error), remedy=REPORT)
-            self._failed, self._problem = self._failed + 1, unexpected(error)
+            self.note_failure(begun, unexpected(error))
         else:
-            self._answered_at, self._failed, self._problem = begun, 0, ""
+            self.note_answer(begun)
+        finally:
+            with self._lock:
+                self._open -= 1
 
     def _run(self) -> None:
         while True:
             time.sleep(AGAIN_SECONDS)
-            self.ask()
+            begun = self.due()
+            if begun is not None:
+                threading.Thread(target=self.ask, args=(begun,), name="slurm question", daemon=True).start()
 
 
 class SlurmTrial:
@@ -150,7 +194,7 @@ class AgentReach:
         else:
             self._quiet += 1
         usual = QUIET_FACTOR * (max(self._before, default=0) + 1)
-        return nodes >= AGENTS_MIN and self._quiet >= max(UNABLE_SECONDS / RENEWAL_SECONDS, usual)
+        return nodes >= AGENTS_MIN and self._quiet >= max(UNHEARD_SECONDS / RENEWAL_SECONDS, usual)
 
 
 class Reach:
@@ -158,13 +202,14 @@ class Reach:
 
     def __init__(self, slurm: SlurmReach, reading: Callable[[], SlurmReading], leaders: Leaders) -> None:
         self._slurm = slurm
+        self._cut = CutFromSlurm()
         self._agents = AgentReach()
         self._reading = reading
         self._leaders = leaders
         self._read_at: float | None = None
         self._unread = 0  # looks since the newest reading of Slurm, which fail
 
-    def missing(self) -> str:
+    def missing(self, able: Mapping[str, Standby]) -> str:
         reading = self._reading()
         if reading.at != self._read_at:
             self._read_at, self._unread = reading.at, 0
@@ -172,7 +217,7 @@ class Reach:
         elif reading.error:
             self._unread += 1
         silent = self._agents.are_silent(self._leaders.reports, self._leaders.nodes)
-        if self._slurm.is_away():
+        if self._cut.look(self._slurm.unanswered(), able, self._slurm.now()):
             return "slurmctld does not answer this control plane"
         if self._unread >= UNREAD_SECONDS / RENEWAL_SECONDS:
             return f"this control plane cannot read Slurm: {reading.error}"

@@ -54,7 +54,9 @@ OPEN_SECONDS = 1800.0
 """Time for the database to open: after an upgrade a large one may need many minutes for its new schema."""
 
 HAND_OVER_SECONDS = 1.0
-"""The loop may wait for slurmctld. What it does later is refused."""
+HAND_OVER_UNABLE_SECONDS = 0.25
+"""The loop may wait for slurmctld, and does so where this control plane is cut from it. What it does later is refused.
+"""
 
 SWITCH_SECONDS = 0.001
 """After this time a thread of Python lets another one run. The loop waits that long for each busy thread, and several
@@ -293,7 +295,7 @@ def server_of(
 def hand_over(loop: Loop, lead: Leadership, calls: Calls) -> None:
     """The next one may work at once, unless a call of this one is still under way."""
     loop.stop()
-    loop.ended.wait(HAND_OVER_SECONDS)
+    loop.ended.wait(HAND_OVER_UNABLE_SECONDS if lead.handed_over else HAND_OVER_SECONDS)
     lead.give_up(lambda: calls.end_within(CALL_SECONDS))
 
 
@@ -338,7 +340,10 @@ def serve(
         trial.begin()
         slurm_reach.begin()
         lead = Leadership(
-            config.server.database, address_of(config), unable=lambda: slurm_reach.problem() or trial.problem()
+            config.server.database,
+            address_of(config),
+            unable=lambda: slurm_reach.problem() or trial.problem(),
+            answers=lambda: slurm_reach.answers,
         )
         try:
             if not lead.wait(stopping.wait, Notes(manager).take):

@@ -30,7 +30,7 @@ from tests.simulator.world import EffectAtOnce
 from tests.testbed.postgres import Postgres
 from understudy_controlplane.app import ControlPlane, Outside, compose
 from understudy_controlplane.config import Config
-from understudy_controlplane.decide.leadership import CALL_SECONDS, UNABLE_SECONDS
+from understudy_controlplane.decide.leadership import CALL_SECONDS, UNHEARD_SECONDS
 from understudy_controlplane.fleet.recovery import RecoveryKind, RecoveryStatus
 from understudy_controlplane.lease import Leadership
 from understudy_controlplane.slurm.fenced import fenced
@@ -408,8 +408,8 @@ class Side:
             control_plane.loop.pulse.turns += 1
             self.pause(RECOVERING_SECONDS if recovering else IDLE_SECONDS)
 
-    def _missing(self) -> str:
-        since = self.world.slurm.now - UNABLE_SECONDS
+    def _missing(self, _able: object) -> str:
+        since = self.world.slurm.now - UNHEARD_SECONDS
         parts = (Part.SLURM, Part.AGENTS)
         return next((one.value for one in parts if self.is_cut(one) and self.is_cut(one, since)), "")
 

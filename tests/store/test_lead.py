@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +14,7 @@ from sqlalchemy import Engine, text
 from tests import builders as b
 from tests.waiting import PATIENCE_SECONDS, wait_until
 from understudy_controlplane.decide.leadership import CALL_SECONDS, LEASE_SECONDS
+from understudy_controlplane.fleet.holder import Standby
 from understudy_controlplane.fleet.recovery import RecoveryStep, StepName, StepStatus
 from understudy_controlplane.lease import Leadership, boottime
 from understudy_controlplane.store.database import AddressError, StoreError, newest_revision, open_database
@@ -36,7 +37,13 @@ class Side:
 
     def __init__(self, url: str, name: str) -> None:
         self.reaches_slurm = True
-        self.lead = Leadership(url, name, unable=lambda: "" if self.reaches_slurm else "slurmctld does not answer")
+        self.answers = 7
+        self.lead = Leadership(
+            url,
+            name,
+            unable=lambda: "" if self.reaches_slurm else "slurmctld does not answer",
+            answers=lambda: self.answers,
+        )
         self.notes: list[str] = []
         self.url = url
         self._over = threading.Event()
@@ -96,7 +103,7 @@ def test_the_leader_sees_who_stands_by_and_who_has_gone(make: Make) -> None:
     assert first.lead.leading().gone_since is None, "there never was one"
     frozen, second = make("a-host-whose-name-is-rather-long.example.org:7117"), make("b:7117")
     wait_until(lambda: len(first.lead.leading().standbys) == 2)
-    names = ["a-host-whose-name-is-rather-long.exampl", "b:7117"]
+    names = ["a-host-whose-name-is-rather-long.exa", "b:7117"]
     assert first.lead.leading().standbys == names, "PostgreSQL shows no more of it"
     frozen._over.set()
     frozen._waits.join(PATIENCE_SECONDS)
@@ -242,10 +249,20 @@ def test_a_leader_that_cannot_work_passes_the_lead_on_to_a_standby_that_can(make
     wait_until(lambda: second.notes)
     ended = threading.Event()
     turns = itertools.count()
-    first.lead.follow(lambda: next(turns), ended.set, lambda: "slurmctld does not answer this control plane")
+    answers: list[int] = []
+
+    def missing(able: Mapping[str, Standby]) -> str:
+        answers.extend(one.answers for one in able.values())
+        return "slurmctld does not answer this control plane"
+
+    first.lead.follow(lambda: next(turns), ended.set, missing)
     assert not ended.wait(2 * LEASE_SECONDS), "the other one fares no better"
+    assert not answers
     first.lead.settled_seconds = 600.0
     second.reaches_slurm = True
+    wait_until(lambda: 7 in answers)
+    second.answers = 108
+    wait_until(lambda: 8 in answers)
     assert not ended.wait(LEASE_SECONDS), "it has taken the lead just now: perhaps the one before could not work either"
     first.lead.settled_seconds = 0.0
     assert ended.wait(PATIENCE_SECONDS)

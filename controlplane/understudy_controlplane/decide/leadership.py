@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from understudy_controlplane.fleet.counted import listed
-from understudy_controlplane.fleet.holder import Holder, Leader, OtherLeader
+from understudy_controlplane.fleet.holder import Holder, Leader, OtherLeader, Standby
 from understudy_wire.leader import HeardLeader
 
 RENEWAL_SECONDS = 0.5
@@ -41,19 +41,19 @@ for a slow slurmctld, and a standby would wait for the same one.
 """
 
 
-UNABLE_SECONDS = 3.0
-"""A leader that reaches no slurmctld, or hears no agent, for this time passes the lead on to a standby that reaches
-slurmctld.
+UNHEARD_SECONDS = 3.0
+"""A leader that hears no agent for this time passes the lead on to a standby that reaches slurmctld."""
+
+UNANSWERED_SECONDS = 2.0
+"""A leader that slurmctld does not answer for this time passes the lead on to a standby that it goes on answering."""
+
+ANSWERS_MIN = 3
+"""Answers of slurmctld to a standby that the leader sees in as many looks, while its own questions are not answered.
+The first may be older than it looks, where the standby stood still.
 """
 
 UNREAD_SECONDS = 30.0
 """The same for a leader that slurmctld answers, and that cannot use what it answers: each reading of Slurm fails."""
-
-UNABLE_LOOKS = 6
-"""A leader passes the lead on once it finds in this many looks in a row, one each `RENEWAL_SECONDS`, that it cannot
-work and a standby can. While slurmctld is restarted, one of them may learn about two seconds later than the other that
-it is away, or is there again.
-"""
 
 SETTLED_SECONDS = 1200.0
 """A leader keeps the lead for this time at least, unless it loses it: where the next one fares no better, it stays. A
@@ -95,6 +95,56 @@ def stance(seen: Sighting, now: float, *, session_ended: bool) -> Lead | StandBy
     if now - seen.at >= (MISSED_SECONDS if session_ended else LEASE_SECONDS):
         return Lead(seen.at + LEASE_SECONDS + CALL_SECONDS)
     return StandBy()
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """What a leader knows of its questions to slurmctld since it was last answered."""
+
+    since: float
+    """The begin of the first one."""
+    missed_at: float
+    """The begin of the newest one that has failed, or waits for longer than an answer takes; -inf: none has yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a leader has seen of the answers to one standby since its own questions were not answered."""
+
+    number: int
+    count: int = 0
+    since: float = 0.0
+    """When it saw the first one that was new."""
+
+
+class CutFromSlurm:
+    """The leader finds that slurmctld answers a standby alone. Where it is restarted, both learn that it is away, and
+    that it is back, at moments of their own. So the standby has to be answered before and after a question of the
+    leader that is not.
+    """
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._answered: dict[str, Answered] = {}
+
+    def look(self, own: Unanswered | None, able: Mapping[str, Standby], now: float) -> bool:
+        """`own`: None where the leader was answered last. `able`: the standbys that could lead."""
+        if own is None or own.since != self._since:
+            self._since, self._answered = own.since if own else 0.0, {}
+        if own is None:
+            return False
+        self._answered = {name: self._seen(name, one.answers, now) for name, one in able.items()}
+        return now - own.since >= UNANSWERED_SECONDS and any(
+            one.count >= ANSWERS_MIN and own.missed_at > one.since for one in self._answered.values()
+        )
+
+    def _seen(self, name: str, number: int, now: float) -> Answered:
+        before = self._answered.get(name)
+        if before is None:
+            return Answered(number)
+        if number == before.number:
+            return before
+        return Answered(number, before.count + 1, before.since if before.count else now)
 
 
 @dataclass(frozen=True, slots=True)

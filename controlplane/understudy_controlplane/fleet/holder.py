@@ -27,6 +27,8 @@ class Standby(NamedTuple):
     """Time since it asked for the lead: one that is frozen keeps its session."""
     able: bool
     """It reads Slurm, knows the database's schema, and could work."""
+    answers: int = 0
+    """Another number each time that slurmctld has answered it again."""
 
 
 @dataclass(frozen=True, slots=True)

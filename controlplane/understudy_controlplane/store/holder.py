@@ -28,6 +28,9 @@ LEADER = "understudy leader"
 _SHOWN_BYTES = 63
 """PostgreSQL shows no more of a session's name."""
 
+_NUMBERS = 100
+"""Answers of slurmctld are counted up to this number, and from 0 again: two digits in the name of a session."""
+
 _HOLDER = tables.holder
 _HAS_TABLE = select(func.to_regclass(_HOLDER.name))
 _REVISION = text("SELECT version_num FROM alembic_version")  # it is there wherever `holder` is
@@ -76,7 +79,7 @@ _STANDBYS = text(
 
 def shown(by: str) -> str:
     """A control plane's address, as PostgreSQL shows it in the name of its session."""
-    return by.encode()[: _SHOWN_BYTES - len(_ABLE)].decode(errors="ignore")
+    return by.encode()[: _SHOWN_BYTES - len(f"{_ABLE} {_NUMBERS - 1}")].decode(errors="ignore")
 
 
 class HolderSession:
@@ -85,8 +88,8 @@ class HolderSession:
     def __init__(self, url: str, by: str, name: str = "") -> None:
         """The others are shown `by`, the address of this control plane. `name`: of a session that does not stand by."""
         self._by = by
-        self._able = False
-        arguments = postgresql_arguments(read_url(url)) | named(name or f"{_STANDBY}{shown(by)}")
+        self._name = name or f"{_STANDBY}{shown(by)}"
+        arguments = postgresql_arguments(read_url(url)) | named(self._name)
         engine = sqlalchemy.create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
         self._session: Connection = engine.connect()
 
@@ -98,12 +101,15 @@ class HolderSession:
         """PostgreSQL releases it when the session ends, also where the server restarts or the network was away."""
         return bool(self._session.execute(select(func.pg_try_advisory_lock(_KEY))).scalar())
 
-    def show_able(self, able: bool) -> None:
-        """Shown in the name of this session, which ends with its control plane: a row would outlive it."""
-        if able is not self._able:
-            name = f"{_ABLE if able else _STANDBY}{shown(self._by)}"
+    def show_able(self, answers: int | None) -> None:
+        """Shown in the name of this session, which ends with its control plane: a row would outlive it. `answers`: how
+        many slurmctld has given this standby; None: it could not work.
+        """
+        by = shown(self._by)
+        name = f"{_STANDBY}{by}" if answers is None else f"{_ABLE}{by} {answers % _NUMBERS}"
+        if name != self._name:
             self._session.execute(select(func.set_config("application_name", name, sqlalchemy.false())))
-            self._able = able
+            self._name = name
 
     def foreign_revision(self) -> str:
         """Revision of a schema that this release does not know; empty: it can use the database."""
@@ -143,15 +149,19 @@ class HolderSession:
 
     def standbys(self) -> dict[str, Standby]:
         rows = self._session.execute(_STANDBYS)
-        return {
-            name.removeprefix(_ABLE).removeprefix(_STANDBY): Standby(seconds, name.startswith(_ABLE))
-            for name, seconds in rows
-        }
+        return dict(_standby(name, seconds) for name, seconds in rows)
 
     def give_up(self, term: int) -> None:
         """The next one need not wait: no call of this one is under way."""
         self._session.execute(_RELEASE, {"mine": term})
         self._session.execute(select(func.pg_advisory_unlock_all()))  # sooner than the server sees this session end
+
+
+def _standby(name: str, seconds: float) -> tuple[str, Standby]:
+    if not name.startswith(_ABLE):
+        return name.removeprefix(_STANDBY), Standby(seconds, able=False)
+    by, _, answers = name.removeprefix(_ABLE).partition(" ")
+    return by, Standby(seconds, able=True, answers=int(answers) if answers.isdecimal() else 0)
 
 
 def who_leads(url: str) -> tuple[str, str]:
