@@ -6,10 +6,12 @@ Belongs here: options, commands, and the lines that sbatch ignores. Must not: wh
 from __future__ import annotations
 
 import re
+import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 _SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
 _FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
@@ -48,7 +50,7 @@ class Finding:
     """Mend it; empty where a person has to choose."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Script:
     """What sbatch reads in a batch script."""
 
@@ -69,8 +71,21 @@ class Script:
     ends: Mapping[int, int]
     """First line of each command → its last one."""
 
-    def after(self, line: int) -> list[tuple[int, str]]:
-        return [(number, text) for number, text in self.commands if number > line]
+    def after(self, line: int, until: int = sys.maxsize) -> Sequence[tuple[int, str]]:
+        """The commands below a line, and above the line `until`."""
+        return self.commands[bisect_left(self.commands, (line + 1, "")) : bisect_left(self.commands, (until, ""))]
+
+    @cached_property
+    def sets_pipefail(self) -> bool:
+        return any("pipefail" in text for _, text in self.commands)
+
+    @cached_property
+    def in_background(self) -> Sequence[str]:
+        return [text for _, text in self.commands if is_in_background(text)]
+
+    @cached_property
+    def has_trap(self) -> bool:
+        return any(text.startswith("trap") for _, text in self.commands)
 
     def replaced(self, line: int, old: str, new: str) -> tuple[Edit, ...]:
         """The command of that line with `new` in the place of `old`; none where `old` does not stand there once."""
@@ -199,6 +214,10 @@ def _ends_on_errors(number: int, line: str) -> bool:
         return any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", word) for word in words[1:])
     short = any(re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*;?", word) for word in words[1:])
     return words[:1] == ["set"] and (short or "errexit" in line)
+
+
+def is_in_background(text: str) -> bool:
+    return text.rstrip().endswith("&") and not text.rstrip().endswith("&&")
 
 
 def words_of(text: str) -> list[str]:

@@ -17,7 +17,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from understudy_launcher import second_start
-from understudy_launcher.batch_script import Edit, Finding, Script, edited, options_of, read_script, words_of
+from understudy_launcher.batch_script import (
+    Edit,
+    Finding,
+    Script,
+    edited,
+    is_in_background,
+    options_of,
+    read_script,
+    words_of,
+)
 from understudy_launcher.options import Options, UsageError, parse
 from understudy_launcher.second_start import ASSIGNED, RESTORED
 
@@ -35,6 +44,8 @@ CONDITIONS = frozenset({"if", "elif", "while", "until", "!"})
 KEEP_SEATS = " || { sleep 60; exit 1; }"
 """The job keeps its nodes until there is a verdict."""
 EDITS_MAX = 50
+REFUSAL_CHARACTERS_MAX = 600
+"""The refusal of a command line of `understudy run`: argparse names every unknown option in it."""
 NOT_CHECKED = "options of `understudy run` with a variable ($…) are not checked"
 INTERACTIVE = frozenset({"salloc"})
 
@@ -253,7 +264,7 @@ def _after_a_failure(script: Script) -> Iterator[Finding]:
     last_work = _last_work(script, starts)
     for at, (line, text) in enumerate(starts):
         until = starts[at + 1][0] if at + 1 < len(starts) else sys.maxsize
-        later = [one for number, one in script.after(line) if number < until]
+        later = (one for _, one in script.after(line, until))
         waits = any("sleep" in words_of(re.sub("[();]", " ", one)) for one in (text, *later))
         yield from _behind(script, line, text, waits=waits, works_after=last_work > line)
 
@@ -285,7 +296,7 @@ def _behind(script: Script, line: int, text: str, *, waits: bool, works_after: b
     follows would be lost if the script ended with a failure.
     """
     words = words_of(text)
-    takes_other_code = "|" in words and not any("pipefail" in one for _, one in script.commands)
+    takes_other_code = "|" in words and not script.sets_pipefail
     if takes_other_code:
         program = (words[len(words) - words[::-1].index("|") :] or ["the last program"])[0]
         yield Finding(
@@ -307,12 +318,12 @@ def _behind(script: Script, line: int, text: str, *, waits: bool, works_after: b
         how = f"write it without `exec`, and `{KEEP_SEATS.strip()}` behind it"
         whole = script.lines[line - 1]
         edits = () if works_after else (Edit(line, re.sub(r"^(\s*)exec\s+", r"\1", whole)),)
-    elif _is_in_background(text):
+    elif is_in_background(text):
         how = f"write `wait $!{KEEP_SEATS}` below it. After `wait` alone the job counts as completed"
-        bare = [number for number, one in script.after(line) if one == "wait"]
-        steps = [one for _, one in script.commands if _is_in_background(one)]
-        if bare and len(steps) == 1 and not any(one.startswith("trap") for _, one in script.commands):
-            edits = (Edit(bare[0], script.lines[bare[0] - 1].replace("wait", f"wait $!{KEEP_SEATS}")),)
+        is_alone = len(script.in_background) == 1 and not script.has_trap
+        bare = next((number for number, one in script.after(line) if one == "wait"), 0) if is_alone else 0
+        if bare:
+            edits = (Edit(bare, script.lines[bare - 1].replace("wait", f"wait $!{KEEP_SEATS}")),)
     elif works_after or words[0] in CONDITIONS or {"&&", "||"} & set(words):
         how = "write `sleep 60` where the script goes on after the failure"
     else:
@@ -329,10 +340,6 @@ def _behind(script: Script, line: int, text: str, *, waits: bool, works_after: b
 def _is_one_command(words: Sequence[str]) -> bool:
     """Nothing of the line is outside of it, and it is no branch of a `case`."""
     return not words[0].endswith(")") and not any(word != "|" and word.endswith((";", "&", "|")) for word in words)
-
-
-def _is_in_background(text: str) -> bool:
-    return text.rstrip().endswith("&") and not text.rstrip().endswith("&&")
 
 
 def _last_work(script: Script, starts: Sequence[tuple[int, str]]) -> int:
@@ -428,9 +435,13 @@ def _parsed(words: Sequence[str]) -> Options | str:
         with contextlib.redirect_stderr(printed):
             return parse(words)
     except UsageError as error:
-        return f"understudy run: {error}"
+        return _shortened(f"understudy run: {error}")
     except SystemExit:
-        return printed.getvalue().strip().rpartition("\n")[2]
+        return _shortened(printed.getvalue().strip().rpartition("\n")[2])
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= REFUSAL_CHARACTERS_MAX else f"{text[:REFUSAL_CHARACTERS_MAX]} …"
 
 
 def _input(number: int, words: Sequence[str], at: int) -> Iterator[Finding]:

@@ -22,6 +22,9 @@ from understudy_launcher.launch_result import OutOfSpares, Rules
 from understudy_launcher.ports import port_range
 from understudy_launcher.rank_output import PATH_CODES, OutputOptions
 
+OPTIONS_MAX = 1000
+"""The time that argparse takes grows with the square of their number."""
+
 _SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH", "TERM")
 
 
@@ -98,6 +101,10 @@ class Options:
 def parse(arguments: Sequence[str] | None) -> Options:
     """Ends the process on a usage error, as argparse does (exit code 2). Raises UsageError."""
     own, srun = srun_options.take_out(sys.argv[1:] if arguments is None else arguments)
+    until = own.index("--") if "--" in own else len(own)
+    options = sum(word.startswith("-") for word in own[:until])
+    if options > OPTIONS_MAX:
+        raise UsageError(f"{options} options stand before `--`, and {OPTIONS_MAX} may: the command's belong behind it")
     given = _parser().parse_args(own)
     command = tuple(given.command[1:] if given.command[:1] == ["--"] else given.command)
     if not command:

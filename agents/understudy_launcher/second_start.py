@@ -134,8 +134,9 @@ def check(script: Script, starts: Starts, *, with_launcher: bool) -> Iterator[Fi
     yield from _host_files(reading)
     if not with_launcher:
         yield from _fixed_host(reading)
+    started = frozenset(starts)
     for line, text in script.commands:
-        if (line, text) in starts or re.match(r"exec\s+\d?&?>", text):
+        if (line, text) in started or re.match(r"exec\s+\d?&?>", text):
             yield from _lost_output(script, line, text)
 
 

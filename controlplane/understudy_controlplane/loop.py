@@ -34,7 +34,7 @@ from understudy_controlplane.decide.verdicts_and_orders import Consequences, con
 from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.durations import HOUR_SECONDS
-from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures
+from understudy_controlplane.fleet.finding import DetectorDetail, Finding, failures, faults_by_node
 from understudy_controlplane.fleet.job import JobKey
 from understudy_controlplane.fleet.recovery import ProposalEnding, Recovery, RecoveryKind
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -394,7 +394,7 @@ class Loop:
         since = {one.key: one.since for one in self.pulse.needs}
         snapshot = with_fabric(snapshot, findings)
         snapshot = snapshot.with_round(replace(snapshot.round, waiting_since=since))
-        self.pulse.snapshot = snapshot
+        self.pulse.snapshot, self.pulse.faults = snapshot, faults_by_node(findings)
         self.pulse.meters.note_snapshot(snapshot)
         failures = Failures(snapshot.now)
         beside = consequences(snapshot, self._current.config, failures)

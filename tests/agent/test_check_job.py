@@ -298,6 +298,24 @@ def test_a_long_line_is_read_in_a_time_that_grows_with_its_length(command: str, 
 
 
 @pytest.mark.parametrize(
+    ("script", "unit"),
+    [
+        ("understudy run --nodes 2 {} -- python train.py", "--tee 1 "),
+        ("{}", "srun python train.py | tee log &\n"),
+    ],
+)
+def test_many_options_or_commands_take_a_time_that_grows_with_their_number(script: str, unit: str) -> None:
+    def seconds(number: int) -> float:
+        begun = process_time()
+        found = list(check(f"#!/bin/bash\n{script.format(unit * number)}\n"))
+        assert max(len(one.text) for one in found) < 1000
+        return process_time() - begun
+
+    seconds(100)
+    assert seconds(4_000) < 20 * max(seconds(400), 0.02)
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ('a \'b c\'d "e \\" f" g\\ h', [("a", False), ("b cd", False), ('e " f', False), ("g h", False)]),

@@ -34,7 +34,12 @@ def test_an_incident_is_dismissed_by_its_number_and_the_node_stays_in_service(fa
     (incident,) = json.loads(faulty.run("incident", "list", "--open", "--subject", "n3", "--json"))
     assert incident["subject"] == "n3"
     number = str(incident["id"])
-    assert "stays in service" in faulty.run("incident", "dismiss", number, "a driver update", "--dry-run")
+    previewed = faulty.run("incident", "dismiss", number, "a driver update", "--dry-run")
+    assert "stays in service" in previewed
+    assert "\n  BUT n3 has not booted since it logged: Xid 79" in previewed
+    assert "BUT" not in faulty.run("node", "hold", "n3", "cables", "--dry-run", status=5), (
+        "nothing speaks against a hold"
+    )
     assert "viewer" in faulty.run("incident", "dismiss", number, "x", role=Role.VIEWER, status=1)
     faulty.run("incident", "dismiss", number, "a driver update")
     faulty.control_plane.loop.tick()

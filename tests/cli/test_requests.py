@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from understudy_client import Client, RefusedError
 from understudy_client.client import REPEATS_MAX
-from understudy_controlplane.cli.requests import send
+from understudy_controlplane.cli.requests import confirm_warnings, send
 
 
 def answering(outcome: str, *statuses: str) -> Client:
@@ -50,6 +50,24 @@ def end(client: Client, *, wait: bool = False, as_json: bool = False) -> tuple[i
 )
 def test_each_outcome_has_its_exit_code(outcome: str, code: int, printed: str) -> None:
     assert end(answering(outcome)) == (code, f"c2: hold: {printed}\n")
+
+
+@pytest.mark.parametrize(
+    ("warning", "typed", "code"), [("", "", 0), ("GPU 3 is lost", "y", 0), ("GPU 3 is lost", "n", 1)]
+)
+def test_a_person_confirms_a_request_against_which_something_speaks(warning: str, typed: str, code: int) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert json.loads(request.content)["dry_run"]
+        accepted = {"request": None, "subject": "c2", "verb": "release", "outcome": "will_act", "why": "it returns"}
+        return httpx.Response(200, json=accepted | {"warning": warning})
+
+    @click.command()
+    def command() -> None:
+        with Client("http://control-plane", transport=httpx.MockTransport(answer)) as client:
+            confirm_warnings(client, ["/v1/nodes/c2/release"], reason="fan")
+
+    done = CliRunner().invoke(command, input=typed)
+    assert (done.exit_code, warning in done.output, "all the same?" in done.output) == (code, True, bool(warning))
 
 
 @pytest.mark.parametrize(("status", "code"), [("done", 0), ("given_up", 1), ("failed", 1), ("refused", 1)])

@@ -12,13 +12,15 @@ from understudy_controlplane.decide import request_preview
 from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.repair_cycle import dismisses
 from understudy_controlplane.decide.transitions import follow
+from understudy_controlplane.detect import detect
 from understudy_controlplane.fleet.decision import Action
-from understudy_controlplane.fleet.finding import Signal
+from understudy_controlplane.fleet.finding import Signal, faults_by_node
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.operator import NODE_VERBS, Outcome, Prospect, Request, Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
+from understudy_wire.hardware import GpuStatus
 
 CONFIG = b.config(mode="act", validation={"enabled": True})
 
@@ -99,3 +101,19 @@ def test_a_release_that_waits_does_not_return_a_node_with_a_fault_that_was_found
         node = b.node("n1", NodeState.QUARANTINED)
         seen = b.snapshot(node, incidents={subject: fault}, requests={"n1": release}, now=b.NOW + 2)
         assert [one.row for one in decide(seen, (), CONFIG) if one.request == 5] == [row]
+
+
+def test_a_person_reads_what_is_still_wrong_before_the_release() -> None:
+    lost = b.node("n1", NodeState.QUARANTINED, gpus=(b.gpu(3, status=GpuStatus.LOST),), heard_at=b.NOW)
+    logged = b.node("n2", NodeState.QUARANTINED, events=(b.xid_event("n2", 79),), heard_at=b.NOW)
+    silent = b.node("n3", NodeState.QUARANTINED, heard_at=b.NOW - 600)
+    well = b.node("n4", NodeState.QUARANTINED, heard_at=b.NOW)
+    found = faults_by_node(detect(b.snapshot(lost, logged, silent, well), CONFIG))
+    against = {
+        node.name: request_preview.against_release(node, found.get(node.name, ()), b.NOW, CONFIG)
+        for node in (lost, logged, silent, well)
+    }
+    assert "the fault is still there: GPU 3" in against["n1"] and "is lost to NVML" in against["n1"]
+    assert "n2 has not booted since it logged: Xid 79" in against["n2"]
+    assert "its agent does not report" in against["n3"]
+    assert against["n4"] == ""

@@ -103,6 +103,10 @@ def of_node(asked: Asked) -> Checked | Response:
         detail = f"{node} is {record.state.value}: the end of the hold would return it to service with its fault"
         hint = "hold it without an end, and release it when the fault is repaired"
         return refuse(409, detail, hint, ErrorCode.NODE_STATE)
+    if verb is Verb.RELEASE:
+        faults, config = deps.pulse.faults.get(node, ()), deps.current.config
+        against = request_preview.against_release(current.nodes[node], faults, asked.now, config)
+        prospect = replace(prospect, warning=against)
     return Checked(node, prospect, {"state": record.state.value})
 
 

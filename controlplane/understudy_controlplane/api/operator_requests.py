@@ -85,6 +85,8 @@ class Accepted(msgspec.Struct, frozen=True):
     verb: Verb
     outcome: Outcome
     why: str
+    warning: str = ""
+    """What speaks against it, such as a fault that is still seen on a node to be released; empty: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,8 @@ def carry_out(asked: Asked, check: Check) -> Response:
         asked.deps.wake_loop()
     prospect = checked.prospect
     # 202 for what is stored, 200 for a dry run
-    return answer(
-        Accepted(number, checked.subject, verb, prospect.outcome, prospect.why), 200 if number is None else 202
-    )
+    accepted = Accepted(number, checked.subject, verb, prospect.outcome, prospect.why, prospect.warning)
+    return answer(accepted, 200 if number is None else 202)
 
 
 def _store(asked: Asked, checked: Checked, verb: Verb) -> int | None:

@@ -84,7 +84,8 @@ node = click.Group(
         _request(
             "release",
             "Return nodes to service that are held, retired, quarantined or repaired. Of nodes in service it dismisses "
-            "what is known against them.",
+            "what is known against them. At a terminal it asks where a fault is still seen.",
+            click.option("--yes", is_flag=True, help="Do not ask."),
         ),
         _request("validate", "Validate nodes in service as soon as no job uses them."),
         _request("burn-in", "Repeat the validation of nodes for hours, as soon as no job uses them."),

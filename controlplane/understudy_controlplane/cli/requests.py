@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -45,7 +47,10 @@ def request_command(name: str, words: str, path: str, subject: Subject = FLEET, 
     """A command that sends a request for each subject. `path` has `{}` for it; `options` are parts of the body."""
 
     def request(client: Client, /, as_json: bool, subject: Any = None, **body: Any) -> None:
-        send(client, as_json, [path.format(one) for one in named(client, subject)], **body)
+        paths = [path.format(one) for one in named(client, subject)]
+        if not body.pop("yes", True) and not as_json and sys.stdin.isatty():
+            confirm_warnings(client, paths, **body)
+        send(client, as_json, paths, **body)
 
     named = subject.named
     return command(name, words, request, subject.argument, request_options, *options)
@@ -88,6 +93,21 @@ def send(
     raise SystemExit(next((code for code in codes if code is not Exit.DONE), Exit.DONE))
 
 
+def confirm_warnings(client: Client, paths: Iterable[str], *, reason: str, dry_run: bool = False, **_: object) -> None:
+    """Asks a person where something speaks against the requests."""
+    from understudy_client import RefusedError
+
+    warned = False
+    for path in () if dry_run else paths:
+        with suppress(RefusedError):  # the request itself is refused for the same reason, and says it
+            answer = client.post(path, reason, dry_run=True)
+            if answer.get("warning"):
+                warned = True
+                note(_spoken(answer))
+    if warned:
+        click.confirm("Do it all the same?", abort=True, err=True)
+
+
 def _result(client: Client, answer: Record, wait: bool) -> tuple[Record, Exit]:
     """What is only recorded is never carried out by itself; what a guard holds may be."""
     code = EXITS.get(answer.outcome, Exit.FAILED)
@@ -105,7 +125,9 @@ def _spoken(answer: Record) -> str:
         "observe_only": "recorded only: the control plane observes and changes nothing",
     }.get(answer.outcome, answer.outcome)
     number = "" if answer.request is None else f" (request {answer.request})"
-    return ": ".join(filter(None, (answer.subject, answer.verb, f"{outcome}{number}", with_commands(answer.why))))
+    words = ": ".join(filter(None, (answer.subject, answer.verb, f"{outcome}{number}", with_commands(answer.why))))
+    warning = answer.get("warning", "")  # a control plane of an earlier release answers without it
+    return f"{words}\n  BUT {warning}" if warning else words
 
 
 def _ended(client: Client, number: int) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from understudy_controlplane.config import Config, Mode
@@ -10,7 +11,7 @@ from understudy_controlplane.decide.decision_context import Entered, Round
 from understudy_controlplane.decide.gang_moves import gang_moves
 from understudy_controlplane.decide.table import look_up, row_of
 from understudy_controlplane.fleet.decision import Action
-from understudy_controlplane.fleet.finding import Finding, Signal
+from understudy_controlplane.fleet.finding import Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeRecord, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Outcome, Prospect, Request, Verb
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -45,6 +46,22 @@ def of_node(snapshot: Snapshot, request: Request, config: Config) -> Prospect | 
         return Prospect(Outcome.HELD_BY_GUARD, objection.words)
     becomes = f"{node.name} becomes {row.to.value}" if row.to is not None else f"{row.action.value}: {row.why}"
     return Prospect(Outcome.WILL_ACT, becomes)
+
+
+def against_release(node: NodeView, faults: Sequence[Finding], now: float, config: Config) -> str:
+    """What a person should know before the node returns to service; empty: nothing. `faults`: of the newest round."""
+    shown = [one.summary for one in faults if not _is_event(one)]
+    logged = [one.summary for one in faults if _is_event(one)]
+    words = [f"the fault is still there: {', '.join(shown)}"] if shown else []
+    if logged:
+        words.append(f"{node.name} has not booted since it logged: {', '.join(logged)}")
+    if node.has_agent and (node.heard_at is None or now - node.heard_at > config.silence.silent_after_seconds):
+        words.append("its agent does not report, so what is wrong there now is not known")
+    return "; ".join(words)
+
+
+def _is_event(fault: Finding) -> bool:
+    return isinstance(fault.detail, HardwareDetail) and fault.detail.is_event
 
 
 def _of_dismissal(snapshot: Snapshot, node: NodeView) -> Prospect | None:

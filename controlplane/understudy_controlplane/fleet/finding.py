@@ -119,6 +119,8 @@ ACCUSING = frozenset(
 )
 """Signals that a node is at fault. Each opens an incident."""
 
+SPEAKS_AGAINST_NODE = ACCUSING | {Signal.HEALTH_SUSPECTED, Signal.CORRUPTION_SUSPECTED}
+
 LETS_JOBS_END = frozenset({Signal.DRAIN_AT_JOB_END, Signal.HUNG_AGAIN})
 """Those of them for which no job is ended: it may run to its end."""
 
@@ -282,6 +284,15 @@ class Finding:
 def failed_detectors(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Those of this round that failed for the whole fleet. What they do not find is not known to be gone."""
     return tuple(one.detector for one in failures(findings) if one.nodes is None)
+
+
+def faults_by_node(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """What speaks against each node, whatever its state."""
+    found: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.node and one.signal in SPEAKS_AGAINST_NODE:
+            found.setdefault(one.node, []).append(one)
+    return found
 
 
 def unjudged_nodes(findings: Iterable[Finding]) -> dict[str, str]:

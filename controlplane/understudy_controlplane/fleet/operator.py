@@ -115,6 +115,7 @@ class RequestStatus(StrEnum):
 class Prospect:
     outcome: Outcome
     why: str
+    warning: str = ""  # what speaks against it; empty: nothing is known
 
 
 BY_CONTROL_PLANE = "understudy"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.holder import Leading
 from understudy_controlplane.fleet.need import Need
 from understudy_controlplane.fleet.snapshot import Snapshot
@@ -46,6 +47,8 @@ class Pulse:
     """Those of the newest round, and decisions that failed."""
     clock_jumps_total: int = 0
     snapshot: Snapshot | None = None  # the newest
+    faults: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    """Node → what the newest round found against it, whatever its state."""
     needs: Sequence[Need] = ()
     """What waits for a person, by the newest round; `api/needs.py` adds what ails the control plane itself."""
     stages: Mapping[tuple[StageName, StageStatus], StageSummary] = field(default_factory=dict)

@@ -216,7 +216,7 @@ const send = async (path, body) => {
 }
 const more = button => JSON.parse(button.dataset.more || "{}")
 const outcomes = { will_act: "It will be done", held_by_guard: "A guard holds it back for now", awaits_approval: "An operator has to approve it", observe_only: "It is only recorded" }
-const said = answer => answer.ok ? `${outcomes[answer.body.outcome] || answer.body.outcome}: ${answer.body.why}.` : `${answer.body.detail}${answer.body.hint ? `; ${answer.body.hint}` : ""}`
+const said = answer => answer.ok ? `${outcomes[answer.body.outcome] || answer.body.outcome}: ${answer.body.why}.${answer.body.warning ? ` But ${answer.body.warning}.` : ""}` : `${answer.body.detail}${answer.body.hint ? `; ${answer.body.hint}` : ""}`
 document.addEventListener("click", async event => {
   const button = event.target.closest(".act")
   if (!button) return
