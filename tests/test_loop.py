@@ -109,17 +109,45 @@ def test_a_fault_that_is_reported_is_judged_once_on_a_new_reading_of_slurm(
     assert rehearsal.state_of("n3") is NodeState.QUARANTINED
 
 
-def test_faults_that_come_one_after_the_other_have_slurm_read_once_a_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("takes_seconds", "least", "most"), [(0.0, 7, 9), (0.4, 4, 6)])
+def test_faults_that_come_one_after_the_other_keep_slurm_busy_for_a_quarter_of_the_time(
+    tmp_path: Path, takes_seconds: float, least: int, most: int
+) -> None:
     """The driver logs a line for each fault of a user's program, and the site asks for a reading each minute."""
     rehearsal = Rehearsal(tmp_path, slurm={"poll_interval_seconds": 60.0})
     loop = rehearsal.control_plane.loop
     rehearsal.run(5)
-    read_at = set[float | None]()
-    for _ in range(40):
+    readings: list[float] = []
+
+    def takes(call: str) -> None:
+        if call == "jobs":
+            readings.append(rehearsal.fake.now)
+            rehearsal.fake.advance(takes_seconds)
+
+    rehearsal.line.before = takes
+    begun = rehearsal.fake.now
+    while rehearsal.fake.now < begun + 8.0:
         loop.fault_came()
         rehearsal.fake.advance(0.1)
         loop.tick()
-        snapshot = loop.pulse.snapshot
-        assert snapshot is not None
-        read_at.add(snapshot.slurm.read_at)
-    assert 3 <= len(read_at) <= 6
+    assert least <= len(readings) <= most
+
+
+def test_a_fault_that_comes_during_a_reading_is_read_for_again(tmp_path: Path) -> None:
+    rehearsal = Rehearsal(tmp_path, slurm={"poll_interval_seconds": 60.0})
+    loop = rehearsal.control_plane.loop
+    rehearsal.run(5)
+    readings: list[float] = []
+
+    def another_comes(call: str) -> None:
+        if call == "jobs":
+            readings.append(rehearsal.fake.now)
+            if len(readings) == 1:
+                loop.fault_came()
+
+    rehearsal.line.before = another_comes
+    loop.fault_came()
+    for _ in range(30):
+        rehearsal.fake.advance(0.1)
+        loop.tick()
+    assert len(readings) == 2

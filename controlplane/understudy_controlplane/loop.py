@@ -62,8 +62,8 @@ SOON_SHARE = 0.25
 """Share of the interval between readings of Slurm, if one is asked for."""
 
 FAULTS_APART_SECONDS = 1.0
-"""Readings of Slurm for reported faults begin this far apart: a user's program can have the driver log one after the
-other, and a large fleet always has some harmless line.
+"""Readings of Slurm for reported faults begin this far apart, and APART_FACTOR times as far as they take: a user's
+program can have the driver log one after the other, and a large fleet always has some harmless line.
 """
 
 SLOW_SECONDS = 0.5
@@ -249,7 +249,8 @@ class Loop:
     def _fault_is_due(self) -> bool:
         """One has come that waits for a reading; one that comes too soon after another waits for its turn."""
         now = self._clock.monotonic()
-        if not self._fault_came or now - self._read_for_fault_at < FAULTS_APART_SECONDS:
+        apart = max(FAULTS_APART_SECONDS, self.pulse.slurm.usual_seconds * APART_FACTOR)
+        if not self._fault_came or now - self._read_for_fault_at < apart:
             return False
         self._fault_came, self._read_for_fault_at = False, now
         return True
