@@ -49,27 +49,29 @@ class AgentRecorder:
         """
         due: dict[str, Sequence[Part]] = {}
         for name, heard in observation.heard.items():
+            if not heard.parts:
+                continue
             recorded_at, recorded = self._parts_recorded.get(name, (0.0, ()))
             old = not 0 <= now - recorded_at < RECORD_INTERVAL_SECONDS
-            if heard.parts and now - heard.at <= MOVE_SECONDS_MIN and (old or heard.parts != recorded):
+            if now - heard.at <= MOVE_SECONDS_MIN and (old or heard.parts != recorded):
                 due[name] = heard.parts
                 self._parts_recorded[name] = (now, heard.parts)
                 if len(due) >= NODES_AT_ONCE:
                     break
-        for gone in self._parts_recorded.keys() - observation.heard.keys():
-            del self._parts_recorded[gone]
+        if not self._parts_recorded.keys() <= observation.heard.keys():
+            for gone in self._parts_recorded.keys() - observation.heard.keys():
+                del self._parts_recorded[gone]
         return due
 
     def _agents_due(self, observation: Observation, now: float) -> set[str]:
         """All agents heard, once a minute and when there is a new one: after a restart it must still be known which
         nodes ever had an agent.
         """
-        heard = set(observation.heard)
-        fresh = heard - self._agents_recorded
-        if not fresh and 0 <= now - self._agents_recorded_at < AGENTS_INTERVAL_SECONDS:
+        recorded_lately = 0 <= now - self._agents_recorded_at < AGENTS_INTERVAL_SECONDS
+        if recorded_lately and observation.heard.keys() <= self._agents_recorded:
             return set()
-        self._agents_recorded_at, self._agents_recorded = now, heard
-        return heard
+        self._agents_recorded_at, self._agents_recorded = now, set(observation.heard)
+        return self._agents_recorded
 
 
 def each_alone(see: Callable[[Mapping[str, Sequence[SeenT]]], None], seen: Mapping[str, Sequence[SeenT]]) -> None:

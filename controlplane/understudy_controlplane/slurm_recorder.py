@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 
 import structlog
 
@@ -29,6 +29,10 @@ SEEN_AT_ONCE = 100
 
 WRITTEN_AT_ONCE = 5_000
 """Jobs of one transaction, of a second at most: a control plane that is new writes the whole queue, and routes wait."""
+
+
+Progress = Mapping[tuple[int, Attempt], Reached]
+"""As in `Telemetry.progress`."""
 
 
 class SlurmRecorder:
@@ -78,8 +82,9 @@ class SlurmRecorder:
             self._places_known = True
         running = {job.job_id: job for job in view.jobs.values() if job.state == "RUNNING"}
         self._telemetry.allocations.note((job for _, job in jobs), now)
-        self._record_progress({(job.job_id, job.restart_count) for job in running.values()}, now)
-        self._end_attempts([(known, job) for known, job in jobs if job.running], now)
+        progress = self._telemetry.progress()
+        self._record_progress(progress, {(job.job_id, job.restart_count) for job in running.values()}, now)
+        self._end_attempts(progress, [(known, job) for known, job in jobs if job.running], now)
         self._launchers.forget_all_but({job.job_id: job.restart_count for job in running.values()})
         self._forget_all_but({known.row for known, job in jobs if job.running})
         self._telemetry.expect(
@@ -160,11 +165,11 @@ class SlurmRecorder:
             known = self._directory.known(job.key.job_id for job in jobs)
         return [(found, job) for job, found in zip(jobs, known, strict=True) if found is not None]
 
-    def _end_attempts(self, running: list[tuple[KnownJob, Job]], now: float) -> None:
+    def _end_attempts(self, progress: Progress, running: list[tuple[KnownJob, Job]], now: float) -> None:
         """The newest reported launch of each running job goes on; all other attempts have ended. A control plane that
         has just started has heard of no launch yet.
         """
-        latest = dict(self._telemetry.progress().keys())
+        latest = dict(progress.keys())
         heard: dict[int, Attempt] = {}
         unheard: dict[int, int] = {}
         for known, job in running:
@@ -177,16 +182,14 @@ class SlurmRecorder:
             self._fleet.end_attempts(heard, now, unheard)
             self._attempts = heard, unheard
 
-    def _record_progress(self, running: set[tuple[int, int]], now: float) -> None:
+    def _record_progress(self, progress: Progress, running: set[tuple[int, int]], now: float) -> None:
         """Every ten seconds for attempts that run; at once for those that ended: no later report repeats it."""
-        progress = self._telemetry.progress()
         news: dict[tuple[int, Attempt], Reached] = {}
         launches: dict[int, Attempt] = {}
         for (job_id, attempt), reached in progress.items():
-            row = self._directory.row_of(job_id)
             noted, noted_at = self._progress.get((job_id, attempt), (-1, 0.0))
             due = now - noted_at >= PROGRESS_INTERVAL_SECONDS or (job_id, attempt.restart_count) not in running
-            if row is not None and reached.step > noted and due:
+            if reached.step > noted and due and (row := self._directory.row_of(job_id)) is not None:
                 if attempt.launch and (job_id, attempt) not in self._progress:
                     launches[row] = attempt
                 news[row, attempt] = reached

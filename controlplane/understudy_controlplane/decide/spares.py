@@ -228,7 +228,7 @@ def _unused(snapshot: Snapshot, config: Config) -> list[str]:
         name
         for name in snapshot.nodes
         if name not in reserved
-        and (slurm := snapshot.slurm_of(name)) is not None
+        and (slurm := snapshot.in_slurm.get(name)) is not None
         and slurm.base_state == "IDLE"
         and not slurm.flags & {"COMPLETING", "RESERVED", "PLANNED"}
         and is_fit(snapshot.nodes[name], snapshot, config)

@@ -60,7 +60,12 @@ WORKING_POWER_SHARE = 0.35
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
     running = {table.job: table for table in snapshot.progress.tables.values() if _runs(table, snapshot)}
     tables = (*running.values(), *(one.table for one in snapshot.interrupted.values()))
-    explained = {table.job for table in tables if _explained_by_a_switch(snapshot, table)}
+    switches = [
+        one
+        for one in snapshot.incidents.values()
+        if one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN
+    ]
+    explained = {table.job for table in tables if _explained_by_a_switch(snapshot, table, switches)}
     standing = _Standing(snapshot, policy, running.values(), explained)
     stopped: list[tuple[str, float]] = []
     for reported in running.values():
@@ -116,21 +121,22 @@ class _Standing:
         attempts = {one.table.job: one.table.attempt for one in snapshot.interrupted.values()}
         self._again = {one.job for one in tables if one.attempt != attempts.get(one.job, one.attempt)}
         """New attempts of those that were interrupted."""
+        stopped = {table.job: _stopped_at(table, snapshot) for table in tables if self._is_witness(table)}
         standing = {
-            table.job: _stopped_at(table, snapshot)
+            table.job: stopped[table.job]
             for table in tables
-            if self._is_witness(table)
+            if table.job in stopped
             and table.job not in explained
-            and _stands(_now_of(table, snapshot), policy, _stopped_at(table, snapshot), snapshot.now)
+            and _stands(_now_of(table, snapshot), policy, stopped[table.job], snapshot.now)
         }
         since = standing | self._before
         there = {table.job for table in tables} | {key for key in since if snapshot.jobs[key].slurm.suspended}
         self._holding = there - (self._again - standing.keys())
         """Those that can be in a cause that lasts: a new attempt that has not stood yet only loads."""
-        pausing = {table.job: _stopped_at(table, snapshot) for table in tables if self._is_witness(table)} | before
+        pausing = stopped | before
         self._pausing = {key: at for key, at in pausing.items() if key not in since}
         """Since when, of those that make progress, have paused no longer than before, or stopped with a switch."""
-        witnesses = {*self._before, *(one.job for one in tables if self._is_witness(one) and one.job not in explained)}
+        witnesses = {*self._before, *(key for key in stopped if key not in explained)}
         self._users = {snapshot.jobs[key].slurm.user for key in witnesses}
         self._running = len(witnesses & there)
         stops = [*since.items(), *((key, standing[key]) for key in self._again & standing.keys() & self._before.keys())]
@@ -205,14 +211,11 @@ class _Standing:
         return len(nodes) >= self._policy.together_gangs and not inside
 
 
-def _explained_by_a_switch(snapshot: Snapshot, table: StepTable) -> bool:
+def _explained_by_a_switch(snapshot: Snapshot, table: StepTable, switches: Sequence[OpenIncident]) -> bool:
     """It stopped when ports of its nodes went down with those of their switch: why is known, and has a plan of its own,
     however many gangs they are. One that stopped at another time has another cause.
     """
-    return any(
-        one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN and _stopped_with(snapshot, table, one)
-        for one in snapshot.incidents.values()
-    )
+    return bool(switches) and any(_stopped_with(snapshot, table, one) for one in switches)
 
 
 def _stopped_with(snapshot: Snapshot, table: StepTable, incident: OpenIncident) -> bool:

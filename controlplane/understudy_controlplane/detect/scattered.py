@@ -86,7 +86,7 @@ def spread_of(topology: Topology, nodes: Sequence[str]) -> Spread | None:
     """None: no domain of all of its nodes is known."""
     for kind in KINDS:
         domains = topology.only_of_kind.get(kind, {})
-        if all(name in domains for name in nodes):
+        if domains and all(name in domains for name in nodes):
             return _spread(kind, Counter(domains[name] for name in nodes), len(nodes))
     return None
 
@@ -100,7 +100,8 @@ def _not_as_asked(snapshot: Snapshot, job: Job) -> Iterator[str]:
     slurm = job.slurm
     gang = snapshot.progress.gangs.get(job.key)
     nodes = slurm.nodes if gang is None else gang.seats
-    shown_by_slurm = {name: one for name in nodes if (one := snapshot.slurm_of(name)) is not None}
+    in_slurm = snapshot.in_slurm
+    shown_by_slurm = {name: one for name in nodes if (one := in_slurm.get(name)) is not None}
     if slurm.segment > 1 or "block=" in slurm.comment:
         yield from _segments(snapshot, job, nodes)
     if slurm.switches_max:
@@ -114,7 +115,8 @@ def _not_as_asked(snapshot: Snapshot, job: Job) -> Iterator[str]:
         lacking = [name for name, one in shown_by_slurm.items() if not slurm.plain_features <= one.features]
         if lacking:
             yield f"it asks for {slurm.features}, which Slurm does not show of {shown(lacking)}"
-    other = [name for name, one in shown_by_slurm.items() if not set(slurm.gpu_types) <= set(gpu_types(one.gres))]
+    types = set(slurm.gpu_types)
+    other = [name for name, one in shown_by_slurm.items() if not types.issubset(gpu_types(one.gres))] if types else []
     if other:
         yield f"it asks for GPUs of type {' and '.join(slurm.gpu_types)}, which Slurm does not show of {shown(other)}"
     if len({one.gres for one in shown_by_slurm.values()}) > 1:

@@ -48,7 +48,7 @@ class NodeViews(Mapping[str, NodeView]):
         notable: tuple[str, ...],
     ) -> None:
         self._make = make
-        self._slurm = slurm
+        self.slurm = slurm
         self._versions = versions
         self._made: dict[str, NodeView] = {}
         self.notable = notable
@@ -56,22 +56,22 @@ class NodeViews(Mapping[str, NodeView]):
     def __getitem__(self, name: str) -> NodeView:
         view = self._made.get(name)
         if view is None:
-            if name not in self._slurm:
+            if name not in self.slurm:
                 raise KeyError(name)
             view = self._made[name] = self._make(name)
         return view
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._slurm)
+        return iter(self.slurm)
 
     def __len__(self) -> int:
-        return len(self._slurm)
+        return len(self.slurm)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._slurm
+        return name in self.slurm
 
     def keys(self) -> KeysView[str]:
-        return self._slurm.keys()
+        return self.slurm.keys()
 
     def notable_views(self) -> Iterator[NodeView]:
         return (self[name] for name in self.notable)
@@ -85,15 +85,11 @@ class NodeViews(Mapping[str, NodeView]):
         """How many of them were asked for."""
         return len(self._made)
 
-    def slurm_of(self, name: str) -> SlurmNode | None:
-        """None: Slurm does not show it."""
-        return self._slurm.get(name)
-
     def plain_machines(self) -> dict[MachineKind, list[str]]:
         """Kind → the plain nodes of it."""
         apart, versions, found = frozenset(self.notable), self._versions, dict[MachineKind, list[str]]()
         of_objects: dict[tuple[str, int], list[str]] = {}
-        for name, slurm in self._slurm.items():
+        for name, slurm in self.slurm.items():
             if name not in apart and slurm is not None:
                 key = slurm.gres, id(versions[name])  # to compare the versions themselves takes longer
                 names = of_objects.get(key)

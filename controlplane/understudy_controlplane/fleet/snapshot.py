@@ -371,12 +371,11 @@ class Snapshot:
     def plain(self) -> int:
         return len(self.nodes) - len(self.notable)
 
-    def slurm_of(self, name: str) -> SlurmNode | None:
-        """What Slurm shows of a node; None: nothing, or it is none of the fleet."""
-        if isinstance(self.nodes, NodeViews):
-            return self.nodes.slurm_of(name)
-        node = self.nodes.get(name)
-        return node.slurm if node is not None else None
+    @cached_property
+    def in_slurm(self) -> Mapping[str, SlurmNode | None]:
+        """What Slurm shows of each node of the fleet; None: nothing."""
+        nodes = self.nodes
+        return nodes.slurm if isinstance(nodes, NodeViews) else {name: node.slurm for name, node in nodes.items()}
 
     @cached_property
     def set_apart(self) -> tuple[NodeView, ...]:
@@ -583,6 +582,7 @@ KEPT_IN_ROUND = (
     "_mode_of_node",
     "_jobs_on",
     "_holders",
+    "in_slurm",
     "notable",
     "set_apart",
     "unusual",

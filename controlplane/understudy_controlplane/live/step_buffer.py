@@ -225,13 +225,14 @@ class StepBuffer:
         for peer, row in rows.items():
             _write(self._transfers[row], end, (reported.get(peer) or [0.0] * count)[-count:])
 
-    def _known_transfers(self, steps: npt.NDArray[np.int64], late: npt.NDArray[np.bool_]) -> Transfers | None:
+    def _known_transfers(self, begin: int, end: int, late: npt.NDArray[np.bool_]) -> Transfers | None:
         if not self._pair_count:
             return None
         if len(self._places) != self._pair_count:
             rows = sorted((row, rank, peer) for rank, peers in self._pairs.items() for peer, row in peers.items())
             self._places = np.array(rows, np.int64)[:, 1:]
-        return Transfers(self._places, _read(self._transfers[: self._pair_count], steps, late[self._places[:, 0]]))
+        seconds = _read(self._transfers[: self._pair_count], begin, end, late[self._places[:, 0]])
+        return Transfers(self._places, seconds)
 
     def _note_duration(self, rank: int, window: RankWindow, now: float) -> None:
         """Notes the duration of a step as the rank's process reports it: what cannot be is left out. A step takes all
@@ -356,7 +357,7 @@ class StepBuffer:
             nccl=dict(self._nccl),
             training=dict(self._training),
             wall_seconds=self._wall.copy(),
-            replicas=self._replicas.copy() if (self._replicas >= 0).any() else np.empty(0, np.int64),
+            replicas=self._replicas.copy() if self._replicas.max(initial=-1) >= 0 else np.empty(0, np.int64),
             data_seconds=shown.data_seconds,
             work=shown.work,
             transfers=shown.transfers,
@@ -368,19 +369,19 @@ class StepBuffer:
         )
 
     def _made_steps(self) -> _Steps:
-        newest = int(self._last.max(initial=-1))
-        begin = max(newest + 1 - STEPS_KEPT, self.first_step or 0)
-        steps = np.arange(begin, newest + 1)
-        late = steps[None, :] > self._last[:, None]
         last = self._last.copy()
         last.setflags(write=False)  # several tables have it
+        end = int(last.max(initial=-1)) + 1
+        begin = max(end - STEPS_KEPT, self.first_step or 0)
+        slowest = max(int(last.min(initial=end)) + 1, begin)  # the first step that not all ranks have finished
+        late = np.arange(slowest, end) > last[:, None]
         return _Steps(
             begin,
             last,
-            _read(self._ring, steps, late),
-            None if self._data is None else _read(self._data, steps, late),
-            None if self._work is None else _read(self._work, steps, late),
-            self._known_transfers(steps, late),
+            _read(self._ring, begin, end, late),
+            None if self._data is None else _read(self._data, begin, end, late),
+            None if self._work is None else _read(self._work, begin, end, late),
+            self._known_transfers(begin, end, late),
             {},
         )
 
@@ -416,7 +417,7 @@ class StepBuffer:
     @property
     def ended(self) -> bool:
         """True if no rank is there any more: what its job does now is not known."""
-        return bool(self._ended.all())
+        return np.count_nonzero(self._ended) == self.world_size
 
     @property
     def place(self) -> Place:
@@ -426,7 +427,7 @@ class StepBuffer:
     @property
     def last_step(self) -> int:
         """The furthest place that any rank has reached; -1: none."""
-        return int(self._last.max(initial=-1))
+        return self._newest
 
     def _forget(self, rank: int, begin: int, end: int) -> None:
         gap = np.arange(max(begin, end - STEPS_KEPT), end) % STEPS_KEPT
@@ -449,10 +450,15 @@ def _write(row: npt.NDArray[np.float32], end: int, values: Sequence[float]) -> N
 
 
 def _read(
-    ring: npt.NDArray[np.float32], steps: npt.NDArray[np.int64], late: npt.NDArray[np.bool_]
+    ring: npt.NDArray[np.float32], begin: int, end: int, late: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float32]:
-    """Ring without stale values: in slots of steps that a slower rank has not reached, its older steps still stand."""
-    values = ring[:, steps % STEPS_KEPT].copy()
-    values[late] = np.nan
+    """Ring without stale values: in slots of steps that a slower rank has not reached, its older steps still stand.
+    `late` is of the last steps before `end`.
+    """
+    first = begin % STEPS_KEPT
+    wrapped = max(first + end - begin - STEPS_KEPT, 0)
+    values = np.concatenate((ring[:, first : first + end - begin], ring[:, :wrapped]), axis=1)
+    if late.size:
+        values[:, -late.shape[1] :][late] = np.nan
     values.setflags(write=False)
     return values

@@ -114,6 +114,8 @@ class Telemetry:
     def know(self, nodes: Collection[str]) -> None:
         """Take these as all nodes: reports of others are refused."""
         with self._lock:
+            if nodes == self._known:
+                return
             self._known = frozenset(nodes)
             for gone in self._heard.keys() - self._known:
                 del self._heard[gone]

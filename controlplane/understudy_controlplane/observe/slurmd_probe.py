@@ -12,9 +12,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeRecord
@@ -136,7 +137,7 @@ class SlurmdProbe:
         self._silent_since = {name: at for name, at in self._silent_since.items() if name in names}
         # Nodes take turns if there are more than can be probed in one tick.
         silent = sorted(silent, key=lambda node: self._probed_at.get(node.name, 0.0))[:PROBES_AT_ONCE]
-        untried = self._untried_nodes(records, slurm_nodes, heard, now)[: PROBES_AT_ONCE - len(silent)]
+        untried = [*islice(self._untried_nodes(records, slurm_nodes, heard, now), PROBES_AT_ONCE - len(silent))]
         self._probed_at |= {node.name: now for node in silent}
         self._schedule_retries(untried, now)
         answers = ask_slurmds([*silent, *untried], self._answers)
@@ -161,10 +162,8 @@ class SlurmdProbe:
         found: list[SlurmNode] = []
         if self._started_at >= silent_before:
             return found
-        for name, record in records.items():
-            if (one := heard.get(name)) is not None and one.at >= silent_before:
-                continue
-            slurm = slurm_nodes.get(name)
+        for name in [name for name in records if (one := heard.get(name)) is None or one.at < silent_before]:
+            record, slurm = records[name], slurm_nodes.get(name)
             if slurm is None or slurm.service is Service.AWAY or record.slurmd_seen_at is None:
                 continue
             idle = record.state in OUT_OF_SERVICE and slurm.base_state in ("IDLE", "DOWN")
@@ -179,8 +178,8 @@ class SlurmdProbe:
         slurm_nodes: Mapping[str, SlurmNode],
         heard: Mapping[str, Heard],
         now: float,
-    ) -> list[SlurmNode]:
-        return [
+    ) -> Iterator[SlurmNode]:
+        return (
             slurm
             for name, record in records.items()
             if record.slurmd_seen_at is None
@@ -188,7 +187,7 @@ class SlurmdProbe:
             and now > self._retry_at.get(name, 0.0)
             and (slurm := slurm_nodes.get(name)) is not None
             and slurm.service is not Service.AWAY
-        ]
+        )
 
     def _schedule_retries(self, untried: Sequence[SlurmNode], now: float) -> None:
         for node in untried:
