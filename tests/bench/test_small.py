@@ -24,7 +24,7 @@ MARKS = {
 FIGURES = {
     "report": {"report_processor_microseconds", "reports_for_one_core"},
     "slurm_read": {"parse_nodes_all_changed", "parse_jobs", "read_view", "another_thread_waits"},
-    "tick": {"tick_milliseconds", "tick_silence_milliseconds", "tick_silent_milliseconds"},
+    "tick": {"tick_milliseconds", "tick_usual_milliseconds", "tick_silence_milliseconds", "tick_silent_milliseconds"},
     "event": {"event_to_drain_p99_milliseconds", "controller_rss_mebibytes"},
     "scale": {"scale_tick_milliseconds_200", "scale_report_microseconds_200"},
     "start": {"start_seconds_50000_jobs"},

@@ -82,6 +82,20 @@ def test_a_new_job_stays_as_it_was_put() -> None:
     assert directory.find(7) is new
 
 
+def test_a_reading_is_gone_through_once_and_again_where_a_job_is_written_down_meanwhile() -> None:
+    directory = JobDirectory()
+    requeued = b.slurm_job(7, submit_at=9, restart_count=1)
+    view = SlurmView(b.NOW, {}, {7: requeued}, {})
+    (new,) = directory.jobs_in(view, b.CLUSTER, "understudy")
+    assert new.key.submit_at == 9
+    directory.put(KnownJob(70, JobKey(b.CLUSTER, 7, 5), 0, requeued.user_id))
+    (known,) = directory.jobs_in(view, b.CLUSTER, "understudy")
+    assert known.key.submit_at == 5
+    (other,) = directory.jobs_in(view, b.CLUSTER, "another word")
+    assert (known.managed, other.managed) == (True, False)
+    assert directory.jobs_in(view, b.CLUSTER, "another word")[0] is other
+
+
 def test_the_folders_that_a_comment_names_are_known_of_a_job_from_the_database_and_not_of_an_older_one() -> None:
     """Slurm gives job ids again: the older job keeps its own until the new one is written down."""
     directory = JobDirectory(Database().look_up)

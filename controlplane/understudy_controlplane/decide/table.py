@@ -364,21 +364,22 @@ WAITS_FOR_JOBS = frozenset({Signal.MOVE_ASKED, Signal.VALIDATION_DUE})
 """What may wait for a checkpoint, a spare or the end of a job: a gang that hangs there does not wait for that."""
 
 
+_ROWS_OF = {signal: tuple(row for row in TABLE if signal in row.signals) for signal in Signal}
+
+
 def look_up(record: NodeRecord, signal: Signal) -> Row | None:
-    return next(
-        (row for row in TABLE if signal in row.signals and record.state in row.states and _holds(row, record)), None
-    )
+    return next((row for row in _ROWS_OF[signal] if record.state in row.states and _holds(row, record)), None)
 
 
 def row_of(signal: Signal) -> Row:
     """The only row of a signal."""
-    (row,) = (row for row in TABLE if signal in row.signals)
+    (row,) = _ROWS_OF[signal]
     return row
 
 
 def row_without_node(signal: Signal) -> Row:
     """The row of a signal that is about no single node."""
-    return next(row for row in TABLE if signal in row.signals and not row.states)
+    return next(row for row in _ROWS_OF[signal] if not row.states)
 
 
 def _holds(row: Row, record: NodeRecord) -> bool:

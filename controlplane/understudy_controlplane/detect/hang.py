@@ -61,9 +61,7 @@ def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding
     running = {table.job: table for table in snapshot.progress.tables.values() if _runs(table, snapshot)}
     tables = (*running.values(), *(one.table for one in snapshot.interrupted.values()))
     switches = [
-        one
-        for one in snapshot.incidents.values()
-        if one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN
+        one for one in snapshot.incidents.values() if one.rule == PORT_DOWN and one.subject.kind is SubjectKind.DOMAIN
     ]
     explained = {table.job for table in tables if _explained_by_a_switch(snapshot, table, switches)}
     standing = _Standing(snapshot, policy, running.values(), explained)

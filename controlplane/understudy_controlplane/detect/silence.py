@@ -130,9 +130,12 @@ def fallen_silent(snapshot: Snapshot, policy: Silence) -> tuple[dict[str, float]
     """When the silent nodes fell silent, and how many nodes are watched at all. Nodes that are out of service already,
     that Slurm has away on purpose, whose agent announced its stop, or that never had one do not count either way.
     """
-    notable = dict(_watched(snapshot))
-    fallen = {name: at for name, at in notable.items() if snapshot.now - at > policy.silent_after_seconds}
-    return fallen, len(notable) + snapshot.plain
+    watched = dict(_watched(snapshot))
+    return _fallen(watched, snapshot, policy), len(watched) + snapshot.plain
+
+
+def _fallen(watched: Mapping[str, float], snapshot: Snapshot, policy: Silence) -> dict[str, float]:
+    return {name: at for name, at in watched.items() if snapshot.now - at > policy.silent_after_seconds}
 
 
 def _watched(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
@@ -144,12 +147,9 @@ def _watched(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
             yield node.name, at
 
 
-def _not_watched(snapshot: Snapshot) -> set[str]:
-    return {node.name for node in snapshot.notable}.difference(name for name, _ in _watched(snapshot))
-
-
 def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
-    fallen, watched = fallen_silent(snapshot, policy)
+    watched = dict(_watched(snapshot))
+    fallen, watched_nodes = _fallen(watched, snapshot, policy), len(watched) + snapshot.plain
     silent = sorted(fallen.values())
     masses: list[tuple[str, float]] = []
     quiet: dict[str, float] = {}
@@ -159,7 +159,8 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
             quiet[node.name] = at
     advanced_at = _advanced_at(snapshot, set(quiet))
     confirmed = _confirmed(snapshot, quiet)
-    domains = silent_domains(snapshot, fallen, snapshot.nodes.keys() - _not_watched(snapshot)) if fallen else []
+    not_watched = {node.name for node in snapshot.notable}.difference(watched)
+    domains = silent_domains(snapshot, fallen, snapshot.nodes.keys() - not_watched) if fallen else []
     domain_of = {name: one for one in domains for name in one.nodes}
     unknown = {node.name for node in snapshot.set_apart if node.state is NodeState.UNKNOWN}
     for node in snapshot.notable:
@@ -168,7 +169,7 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
             at = quiet[name]
             # However long ago: agents that stopped together may have one cause, and it may be the control plane.
             together = bisect_left(silent, at + TOGETHER_SECONDS) - bisect_right(silent, at - TOGETHER_SECONDS)
-            mass = is_mass_silence(together, watched, policy)
+            mass = is_mass_silence(together, watched_nodes, policy)
             if mass and name in fallen:
                 masses.append((name, at))
             found = _dead_or_silent(node, snapshot, policy, mass, advanced_at.get(name, 0.0), confirmed.get(name, ""))

@@ -133,7 +133,9 @@ class _Verdict:
     by: tuple[object, ...]
 
     def holds_for(self, table: StepTable, by: tuple[object, ...]) -> bool:
-        return by == self.by and all(one is other for one, other in zip(self.steps, _steps(table), strict=True))
+        seconds, data, work, last_step = self.steps
+        same = seconds is table.self_seconds and data is table.data_seconds and work is table.work
+        return same and last_step is table.last_step and by == self.by
 
 
 def judged_once(judge: Judge, tables: Sequence[StepTable], policy: Straggler) -> list[list[SlowRank]]:

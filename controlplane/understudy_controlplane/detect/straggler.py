@@ -53,7 +53,8 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
     """`probed`: suspects are validated as soon as they are idle, so the end of their job does not clear them."""
     tables = list(snapshot.progress.tables.values())
     slow = _on_nodes(snapshot, tables, judged_once(judge_all, tables, policy))
-    starved = _on_nodes(snapshot, tables, judged_once(judge_waiting, tables, _for_waiting(policy)))
+    with_data = [table for table in tables if table.data_seconds is not None]
+    starved = _on_nodes(snapshot, with_data, judged_once(judge_waiting, with_data, _for_waiting(policy)))
     yield from _slow_findings(snapshot, [one for one in slow if not one.doubt], policy)
     yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
     pairs = list(slow_pairs(snapshot, policy))

@@ -44,7 +44,10 @@ class JobDirectory:
         """Jobs that Slurm has not shown, of which a keeper holds parts → since when."""
         self._read_at = 0.0
         self._last: dict[int, tuple[KnownJob | None, Job]] = {}
-        self._opt_in_word = ""  # of `_last`
+        self._of_view: SlurmView | None = None
+        self._of_last = ("", 0)
+        """What `_last` was made of, besides the view: the word by which users opt in, and `_changes`."""
+        self._changes = 0  # how many times something of `_jobs` was
 
     def get(self, job_id: int) -> KnownJob | None:
         """Job from memory that Slurm shows, or has shown within the last hour."""
@@ -57,8 +60,11 @@ class JobDirectory:
 
     def jobs_in(self, view: SlurmView, cluster: str, opt_in_word: str) -> list[Job]:
         """The jobs that Slurm shows. One that stayed as it was is the same object. For the loop's thread alone."""
-        last, self._last = (self._last if opt_in_word == self._opt_in_word else {}), {}
-        self._opt_in_word = opt_in_word
+        of = opt_in_word, self._changes
+        if view is self._of_view and of == self._of_last:
+            return [job for _, job in self._last.values()]
+        last, self._last = (self._last if opt_in_word == self._of_last[0] else {}), {}
+        self._of_view, self._of_last = view, of
         for (job_id, slurm), known in zip(view.jobs.items(), self.known(view.jobs), strict=True):
             before = last.get(job_id)
             if before is None or before[0] is not known or before[1].slurm is not slurm:
@@ -83,6 +89,7 @@ class JobDirectory:
     def put(self, job: KnownJob) -> None:
         with self._lock:
             self._jobs[job.key.job_id] = job
+            self._changes += 1
 
     def over(self, job_ids: Iterable[int], now: float) -> list[KnownJob]:
         """Those of them that have ended for good. One that ended while Slurm was not read is never among them."""
@@ -110,6 +117,7 @@ class JobDirectory:
         found = self._look_up(new) if new else {}
         with self._lock:
             self._jobs = {**found, **self._jobs} if found else self._jobs
+            self._changes += 1
             self._shown_at |= dict.fromkeys(job_ids, now)
             self._read_at = now
             for job_id in job_ids:

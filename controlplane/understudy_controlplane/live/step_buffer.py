@@ -417,7 +417,7 @@ class StepBuffer:
     @property
     def ended(self) -> bool:
         """True if no rank is there any more: what its job does now is not known."""
-        return np.count_nonzero(self._ended) == self.world_size
+        return int(np.count_nonzero(self._ended)) == self.world_size
 
     @property
     def place(self) -> Place:
@@ -449,9 +449,7 @@ def _write(row: npt.NDArray[np.float32], end: int, values: Sequence[float]) -> N
         row[: len(values) - until_wrap] = values[until_wrap:]
 
 
-def _read(
-    ring: npt.NDArray[np.float32], begin: int, end: int, late: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float32]:
+def _read(ring: npt.NDArray[np.float32], begin: int, end: int, late: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
     """Ring without stale values: in slots of steps that a slower rank has not reached, its older steps still stand.
     `late` is of the last steps before `end`.
     """
