@@ -32,7 +32,7 @@ WRITTEN_AT_ONCE = 5_000
 
 
 Progress = Mapping[tuple[int, Attempt], Reached]
-"""As in `Telemetry.progress`."""
+"""What `Telemetry.progress` returns."""
 
 
 class SlurmRecorder:

@@ -35,7 +35,8 @@ class SilentDomain:
 def silent_domains(snapshot: Snapshot, fallen: Mapping[str, float], watched: Set[str]) -> list[SilentDomain]:
     """`fallen`: since when each silent node is silent; `watched`: all nodes of which silence would count."""
     found = [*_known(snapshot, fallen)]
-    left = {name: at for name, at in fallen.items() if not any(name in one.nodes for one in found)}
+    known = {name for one in found for name in one.nodes}
+    left = {name: at for name, at in fallen.items() if name not in known}
     for together in _clusters(left):
         found += _new(snapshot, together, watched)
     return found

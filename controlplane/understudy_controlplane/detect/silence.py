@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from understudy_controlplane.config import Silence
 from understudy_controlplane.detect.common_cause import TOGETHER_SECONDS, domain_faults
@@ -177,7 +178,8 @@ def silence(snapshot: Snapshot, policy: Silence) -> Iterator[Finding]:
         elif name in unknown and node.heard_at is not None:
             yield Finding(Signal.HEARD, HEARD, node.name, node.heard_at, "the agent reports again")
     yield from domain_faults(snapshot, "silence.mass", masses, "their agents fell silent together")
-    yield from domain_silences([one for one in domains if not any(name in one.nodes for name, _ in masses)])
+    in_masses = {name for name, _ in masses}
+    yield from domain_silences([one for one in domains if in_masses.isdisjoint(one.nodes)])
 
 
 def _with_its_domain(found: Finding, snapshot: Snapshot, policy: Silence, domain: SilentDomain | None) -> Finding:
@@ -340,7 +342,18 @@ def _advanced_at(snapshot: Snapshot, nodes: set[str]) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _StepSeconds:
+    of: npt.NDArray[np.float32]
+    seconds: float
+
+
 def step_seconds(table: StepTable) -> float:
     """About how long a step takes: the longest self time of any rank, in its middle. 0 while nothing is known."""
+    kept = table.kept.get("step_seconds")
+    if isinstance(kept, _StepSeconds) and kept.of is table.self_seconds:
+        return kept.seconds
     known = table.self_seconds[np.isfinite(table.self_seconds)]
-    return float(np.quantile(known, 0.9)) if known.size else 0.0
+    seconds = float(np.quantile(known, 0.9)) if known.size else 0.0
+    table.kept["step_seconds"] = _StepSeconds(table.self_seconds, seconds)
+    return seconds

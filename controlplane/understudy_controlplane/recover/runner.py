@@ -390,7 +390,7 @@ class Runner:
             self._reading = read_for_effects(self._slurm, now, self._note_read, self._slurm_ahead_seconds)
             self._reading_is_own = True
             self._note_read()
-        job, nodes = job_of(recovery.plan), tuple(self._reading.nodes)
+        job, nodes = job_of(recovery.plan), self._reading.nodes
         return StepContext(
             plan=recovery.plan,
             slurm=self._reading,
@@ -407,7 +407,7 @@ class Runner:
             ended_well=lambda: self._ended_well(recovery),
             spares_wanted=self._spares_wanted,
             turn=self._turns.get(recovery.plan.nodes[0]) if recovery.plan.nodes else None,
-            network_median=lambda: self._stores.stages.median(StageName.NETWORK, nodes),
+            network_median=lambda: self._stores.stages.median(StageName.NETWORK, tuple(nodes)),
         )
 
     def _spares_wanted(self) -> int:
