@@ -25,16 +25,20 @@ DEFAULT_GROUP = "default_pg"
 _NOT_SHOWN = re.compile(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):\s*\[\d+\]:.*?"
+    r"Root Cause \(first observed failure\):\s*\[\d+\]:\s*^\s*time\s*: (?P<time>\S+).*?"
     r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: \d+\)\s*^\s*exitcode\s*: (?P<status>-?\d+)",
     re.DOTALL | re.MULTILINE,
 )
 """`_FAILURE_FORMAT_TEMPLATE` in torch/distributed/elastic/multiprocessing/errors/__init__.py, read and recorded with
-PyTorch 2.13; other versions never seen.
+PyTorch 2.13; logs of others since 2.0 read the same.
 """
 _ERROR = re.compile(r"(?:\[rank(?P<rank>\d+)\]:\s*)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 """The last line of a traceback. PyTorch puts the rank before it, once its process group is there."""
-_OF_TORCHRUN = "ChildFailedError"
+_OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError: Command ")
+"""What torchrun and `accelerate launch` raise because the training has failed."""
+
+_OF_CPP = re.compile(r"what\(\):\s+(?P<words>.+)")
+"""The words of a C++ exception that ended the program; its stack follows."""
 _DISK_FULL = "No space left on device"
 _CUT_FILE = ("unexpected pos", "PytorchStreamWriter failed writing")
 
@@ -243,18 +247,25 @@ def fitted(text: str, bytes_max: int = EVIDENCE_BYTES_MAX) -> str:
 
 
 def first_failed(text: str) -> tuple[int, int] | None:
-    """The rank that failed first on a torchrun's node, and its exit code or, below zero, its signal."""
-    found = _ROOT_CAUSE.search(text)
+    """The rank that failed first, and its exit code or, below zero, its signal. Several torchruns may write there, each
+    with the first of its node.
+    """
+    found = min(_ROOT_CAUSE.finditer(text), key=lambda one: one["time"], default=None)
     return None if found is None else (int(found["rank"]), int(found["status"]))
+
+
+def _is_a_launchers(line: str) -> bool:
+    return any(one in line for one in _OF_LAUNCHERS)
 
 
 def cause_line(text: str, rank: int | None = None) -> str:
     """The error that ended the rank; where there is none, the last line. `rank`: of several that wrote there."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [found for line in lines if (found := _ERROR.fullmatch(line)) and _OF_TORCHRUN not in line]
+    errors = [found for line in lines if (found := _ERROR.fullmatch(line)) and not _is_a_launchers(line)]
     of_rank = [one for one in errors if rank is not None and one["rank"] == str(rank)]
     full = next((line for line in lines if _DISK_FULL in line), None)
     if full is not None:
         return full
-    line = (of_rank or errors)[-1].group() if errors else (lines or [""])[-1]
+    of_cpp = [found["words"] for line in lines if (found := _OF_CPP.fullmatch(line))]
+    line = (of_rank or errors)[-1].group() if errors else (of_cpp or lines or [""])[-1]
     return f"{line} (perhaps its disk or quota is full)" if any(one in line for one in _CUT_FILE) else line

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from understudy_controlplane.fleet.checkpoint_folder import (
+    FOLDER_OF_A_RANK,
     LINK,
     PARTS,
     SINGLE,
@@ -110,6 +111,7 @@ class Scan:
             turn, _, place, above = heapq.heappop(turns)
             try:
                 listed = self._list(place)
+                yield from self._of_ranks(place, listed, above)
                 found = self._folder(place, listed, above)
                 yield from self._files(place, listed, above) if found is None else [found]
             except _Spent as spent:
@@ -168,6 +170,22 @@ class Scan:
         for group, files in groups.items():
             path = place / (group if len(files) > 1 else next(iter(files)))
             if (found := self._judged(path, place, files, frozenset(), beside)) is not None:
+                yield found
+
+    def _of_ranks(self, place: Path, listed: _Listing, above: _Above) -> Iterator[Scanned]:
+        """Saves of NeMo 1, with a file in the folder of each rank. These folders are left out of `listed`."""
+        if folder_step(place.name) is not None:
+            return
+        saves: dict[str, dict[str, _File]] = defaultdict(dict)
+        for folder in filter(FOLDER_OF_A_RANK.fullmatch, tuple(listed.folders)):
+            files = [(name, file) for name, file in self._list(place / folder).files.items() if name.endswith(".ckpt")]
+            for name, file in files:
+                saves[name][f"{folder}/{name}"] = file
+            if files:
+                del listed.folders[folder]
+        beside = _Above(frozenset(listed.files), {}, above.depth)
+        for name, parts in saves.items():
+            if (found := self._judged(place / name, place, parts, frozenset(), beside)) is not None:
                 yield found
 
     def _judged(

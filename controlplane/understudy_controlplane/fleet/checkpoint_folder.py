@@ -50,6 +50,9 @@ TRACKERS = ("latest", "latest_universal", "latest_checkpointed_iteration.txt")
 and verl.
 """
 
+FOLDER_OF_A_RANK = re.compile(r"(?:mp_rank_\d+|tp_rank_\d+_pp_rank_\d+)(?:_fsdp_shard_\d+)?|fsdp_shard_\d+")
+"""Of NeMo 1 (inject_model_parallel_rank of nemo/utils/model_utils.py): each has a file of each save of a run."""
+
 SINGLE = (".pt", ".pth", ".ckpt", ".safetensors")
 """Suffixes of a file that may be a checkpoint by itself."""
 
@@ -148,6 +151,7 @@ LAYOUTS = (
             ),
         ),
     ),
+    Layout("NeMo 1", r"^[^/]+\.ckpt/[^/]*(?:_rank|_shard)_\d+/[^/]+\.ckpt$"),
     Layout(
         "NeMo",
         r"^[^/]*(?:step|epoch)=[^/]*/weights/",
@@ -202,7 +206,7 @@ ALONGSIDE = (
             "{0}fp16_zero_pp_rank_{1}_mp_rank_{2}_optim_states.pt",
         ),
     ),
-    (r"((?:.*/)?mp_rank_[\d_]+/).*", ("{0}model_optim_rng.pt", "{0}model_rng.pt")),
+    (r"((?:.*/)?mp_rank_[\d_]+/)(?!.*\.ckpt$).*", ("{0}model_optim_rng.pt", "{0}model_rng.pt")),
 )
 """DeepSpeed (ZeRO's parts) and Megatron (a model-parallel rank) write one of the others beside the first."""
 
@@ -284,8 +288,11 @@ def parts_left_out(sizes: Mapping[str, int], other: str, others: Mapping[str, in
 
 
 def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
-    found = ((re.search(r"[^/]+_(?:model|optim)_states\.pt$|mp_rank_[\d_]+/[^/]+$", path), path) for path in sizes)
-    return {match[0]: sizes[path] for match, path in found if match is not None}
+    pattern = re.compile(
+        r"(.*_(?:rank|shard)_\d+/)[^/]+\.ckpt$|[^/]+_(?:model|optim)_states\.pt$|mp_rank_[\d_]+/[^/]+$"
+    )
+    found = ((pattern.search(path), path) for path in sizes)
+    return {match[1] or match[0]: sizes[path] for match, path in found if match is not None}
 
 
 def named_but_gone(trackers: Mapping[str, str], folders: Iterable[str]) -> Iterator[str]:

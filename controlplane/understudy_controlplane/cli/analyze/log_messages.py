@@ -275,7 +275,8 @@ _TOKENS: tuple[tuple[re.Pattern[str], Callable[[_Before, re.Match[str]], bool]],
     ),
     (
         re.compile(
-            rf"(?:(?!{_KERN})(?P<host>{_HOST})\s+(?:{_KERN})?kernel(?:\[[0-]\])?(?::\s*|\s+(?:- - {_STRUCTURED}\s+)?)"
+            rf"(?:(?!{_KERN})(?:{_HOST}[@/])?(?P<host>{_HOST})\s+"
+            rf"(?:{_KERN})?kernel(?:\[[0-]\])?(?::\s*|\s+(?:- - {_STRUCTURED}\s+)?)"
             rf"|(?:{_KERN})?kernel(?:\[[0-]\])?:\s*)"
         ),
         _Before.kernel,
