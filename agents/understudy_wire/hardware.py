@@ -183,10 +183,11 @@ class Stuck(WireEnum):
     WAITING = "waiting"  # in the kernel, without a context switch
     ZOMBIE = "zombie"  # its first thread has ended, and others have not
     LEFT = "left"  # in the cgroup of a job of Slurm, and older than each slurmstepd that the job has on this node
+    OUTSIDE = "outside"  # computes in no cgroup of a job of Slurm, and no step has started it
 
 
 class StuckProcess(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that has a GPU open and neither ends nor continues, or that its job has left behind."""
+    """A process that has a GPU open and neither ends nor continues, or that no job of Slurm accounts for."""
 
     pid: Count
     user_id: Size

@@ -59,9 +59,10 @@ class Proc:
         dumping: bool = False,
         threads: int = 1,
         pid: int = PID,
+        parent: int = 1,
     ) -> None:
         fields = (RECORDED / "waiting.stat").read_text().rpartition(")")[2].split()
-        fields[0], fields[6], fields[17] = state, str(int(fields[6]) | flags), str(threads)
+        fields[0], fields[1], fields[6], fields[17] = state, str(parent), str(int(fields[6]) | flags), str(threads)
         stat = f"{number} (train (x) 7) {' '.join(fields)}\n"
         status = (RECORDED / "waiting.status").read_text()
         status = re.sub(r"(?m)^SigPnd:\t.*", f"SigPnd:\t{pending or '0' * 16}", status)
@@ -213,17 +214,24 @@ V1 = "11:devices:/slurm/uid_1000/job_77/step_0/task_0\n4:freezer:/slurm/uid_1000
 
 
 def _alive(
-    proc: Proc, cgroup: str, stepds: dict[int, str], user: int = 1000, later_ticks: int = 0
+    proc: Proc,
+    cgroup: str,
+    stepds: dict[int, str],
+    user: int = 1000,
+    *,
+    later_ticks: int = 0,
+    devices: str = "nvidia1",
+    parent: int = 1,
 ) -> list[StuckProcess]:
     """What four minutes of readings show of a process with a GPU that waits for its next work."""
     proc.ends(5000)
     for pid, of in stepds.items():
         proc.stepd(pid, of, later_ticks)
-    proc.thread(state="S")
+    proc.thread(state="S", parent=parent)
     proc.write(f"{PID}/cgroup", f"{cgroup}\n")
     status = f"{PID}/status"
     proc.write(status, (proc.folder / status).read_text().replace("Uid:\t1000\t", f"Uid:\t{user}\t"))
-    proc.devices("nvidia1")
+    proc.devices(*devices.split())
     return proc.read(240)
 
 
@@ -275,6 +283,30 @@ def test_programs_as_every_node_has_them_are_not_left_behind(
     proc: Proc, cgroup: str, stepds: dict[int, str], user: int
 ) -> None:
     assert _alive(proc, cgroup, stepds, user) == []
+
+
+COMPUTES = "nvidiactl nvidia-uvm nvidia1"
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    ["user.slice/user-1000.slice/session-3.scope", "system.slice/docker-8ae5f5.scope", "system.slice/slurmd.service"],
+    ids=["logged-in", "docker", "no-cgroup-of-jobs"],
+)
+@pytest.mark.parametrize("stepds", [INFINITY, {5000: "0::/system.slice/slurmd.service"}])
+def test_a_users_process_that_computes_outside_of_jobs_is_named(
+    proc: Proc, cgroup: str, stepds: dict[int, str]
+) -> None:
+    (found,) = _alive(proc, f"0::/{cgroup}", stepds, devices=COMPUTES)
+    assert (found.pid, found.user_id, found.why, found.job_id) == (PID, 1000, Stuck.OUTSIDE, None)
+    assert found.gpus == ["0000:43:00.0"] and found.seconds >= 120.0
+
+
+def test_services_and_what_a_running_step_has_started_are_not_outside_of_jobs(proc: Proc) -> None:
+    slurmd = "0::/system.slice/slurmd.service"
+    assert _alive(proc, "0::/system.slice/nvidia-dcgm.service", INFINITY, user=998, devices=COMPUTES) == []
+    proc.thread(4710, state="S", pid=4710, parent=5000)  # proctrack/linuxproc: no cgroups, and a shell between them
+    assert _alive(proc, slurmd, {5000: slurmd}, devices=COMPUTES, parent=4710) == []
 
 
 def test_a_process_that_ends_soon_after_its_job_is_not_left_behind(proc: Proc) -> None:

@@ -14,6 +14,7 @@ from understudy_controlplane.fleet.maintenance import Maintenance
 from understudy_controlplane.fleet.node import NodeState, NodeView
 from understudy_controlplane.fleet.site_signal import SiteSignal
 from understudy_controlplane.fleet.snapshot import Snapshot
+from understudy_wire.hardware import Stuck, StuckProcess
 
 CONFIG = b.config(spares={"no_spare": "wait"}, signals={"effects": {"leak": "block"}})
 GANG = b.job(nodes=["n1", "n2"], priority=5, account="physics")
@@ -40,6 +41,7 @@ def spare(**values: Any) -> NodeView:
 
 
 WORK = Maintenance(3, ("n6",), ("n6",), "firmware", "alice", b.NOW - 60, b.NOW + 60, 1)
+TAKEN = StuckProcess(4711, 1000, "python", Stuck.OUTSIDE, 180.0, gpus=["n1"])
 LEAK = SiteSignal("bms", "k", SignalKind.LEAK, ("n6",), "wet", 1, b.NOW - 5, b.NOW + 60)
 
 
@@ -55,6 +57,10 @@ LEAK = SiteSignal("bms", "k", SignalKind.LEAK, ("n6",), "wet", 1, b.NOW - 5, b.N
         ),
         (seen(signals=(LEAK,)), "bms reports leak: wet: no spare is taken from there"),
         (seen(maintenances=(WORK,)), "it is under maintenance"),
+        (
+            seen(spare(processes=(TAKEN,))),
+            "process 4711 (python; user id 1000) has GPU n1 open and is in no job of Slurm",
+        ),
         (seen(spare_choices={"n6": False}), "an operator wants it out of the pool"),
         (seen(jobs=[GANG, b.job(job_id=9, nodes=["n6"], managed=False)]), "job 9 is on it"),
         (seen(spare(slurm=replace(b.slurm_node("n6"), partitions=("cpu",)))), "it is not in partition train"),

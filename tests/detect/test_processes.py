@@ -83,11 +83,35 @@ def test_a_process_that_began_before_each_job_that_may_be_its_own_is_left_behind
     """An earlier attempt of its job left it, or another job; under Slurm 26.05 the cgroup does not show which."""
     job = b.job(nodes=("n3",), job_id=7, start_at=int(b.NOW) - 1000)
     assert left_on(job, job_id=job_id, age_seconds=1100.0)
-    assert left_on(job, job_id=job_id, age_seconds=1030.0) == []
+    assert left_on(job, job_id=job_id, age_seconds=1030.0), "of an attempt that lived for less than a minute"
+    assert left_on(job, job_id=job_id, age_seconds=1009.0) == []
     assert left_on(job, job_id=job_id, age_seconds=900.0) == []
     assert left_on(job, job_id=job_id) == []
     earlier = b.job(nodes=("n3",), job_id=6, start_at=int(b.NOW) - 2000)
     assert bool(left_on(job, earlier, job_id=job_id, age_seconds=1100.0)) is (job_id == 7)
+
+
+def outside_on(*jobs: Job, **changes: Any) -> list[Finding]:
+    node = b.node("n3", gpus=(b.gpu(0), b.gpu(1)), processes=(stuck(Stuck.OUTSIDE, 180.0, **changes),))
+    return [one for one in detect(b.snapshot(node, jobs=jobs), b.config()) if one.rule.startswith("processes.")]
+
+
+def test_a_process_outside_of_jobs_is_recorded() -> None:
+    (one,) = outside_on()
+    assert (one.node, one.signal, one.rule) == ("n3", Signal.RECORDED, "processes.outside")
+    assert one.summary == (
+        "process 4711 (python; user id 1000) has GPU 1 open and is in no job of Slurm; no gang gets a spare there "
+        "until it has ended"
+    )
+
+
+def test_a_process_that_may_be_of_a_job_there_is_not_outside_of_jobs() -> None:
+    """Only the times show it where jobs have no cgroups: what a job has put into the background is younger."""
+    job = b.job(nodes=("n3",), job_id=7, start_at=int(b.NOW) - 1000)
+    assert outside_on(job, age_seconds=1050.0) == []
+    assert outside_on(job) == []
+    assert outside_on(job, age_seconds=1100.0)
+    assert outside_on(b.job(nodes=("n4",)), age_seconds=10.0)
 
 
 def test_what_a_later_agent_calls_stuck_in_another_way_is_no_finding() -> None:

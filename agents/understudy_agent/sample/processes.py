@@ -7,8 +7,11 @@
 - A zombie whose other threads live.
 - A user's process in the cgroup of a job of Slurm that is older than each slurmstepd of the job here: each step has one
   until the last of its processes has ended, so its own is gone. Where the job of one slurmstepd is not known, no
-  process counts as left behind. Nor does any outside of such cgroups: services, interactive users, containers of
-  Docker, and jobs where Slurm has no cgroups (proctrack/linuxproc, proctrack/pgid): only their environment names them.
+  process counts as left behind.
+- A user's process that computes on a GPU, outside of such cgroups and not below a slurmstepd: of a user who has logged
+  in, of Docker, or what a job has left where Slurm has no cgroups (proctrack/linuxproc, proctrack/pgid). Whether it is
+  a job's that still runs, only Slurm knows. CUDA opens /dev/nvidia-uvm; display servers and programs that only read
+  NVML do not.
 
 A process that ends closes its files before it waits for the driver, so what it has open is read early, and again at
 ever longer intervals while it has no GPU. Files that can wait for a lock of a process that hangs (its command line,
@@ -29,7 +32,13 @@ from understudy_wire.pci import normal_bus_id
 from understudy_wire.process_stat import ProcessStat, read_stat
 from understudy_wire.values import printable
 
-LIMIT_SECONDS = {Stuck.KILLED: 30.0, Stuck.WAITING: 120.0, Stuck.ZOMBIE: 120.0, Stuck.LEFT: 120.0}
+LIMIT_SECONDS = {
+    Stuck.KILLED: 30.0,
+    Stuck.WAITING: 120.0,
+    Stuck.ZOMBIE: 120.0,
+    Stuck.LEFT: 120.0,
+    Stuck.OUTSIDE: 120.0,
+}
 """Freeing the memory of a large process takes seconds; 120 s is the kernel's default for a hung task."""
 
 THREADS_MAX = 20_000
@@ -39,6 +48,7 @@ FILES_MAX = 4096
 _SIGKILL = 1 << 8
 _EXITING, _KERNEL = 0x4, 0x20_0000  # PF_EXITING and PF_KTHREAD of include/linux/sched.h
 _DEVICE = re.compile(r"/dev/nvidia(\d{1,4})")
+_COMPUTES = "/dev/nvidia-uvm"
 _MINOR = re.compile(r"^Device Minor:\s+(\d+)", re.MULTILINE)
 _PENDING = re.compile(r"^S(?:ig|hd)Pnd:\s+([0-9a-f]+)", re.MULTILINE)
 _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
@@ -51,6 +61,20 @@ in `system`.
 """
 _USERS_FROM = 1000
 """Lower user ids are of root and services (SYS_UID_MAX of login.defs)."""
+
+
+def _says(why: Stuck) -> int:
+    """The sign that says most about a process has the highest number."""
+    return {Stuck.KILLED: 3, Stuck.LEFT: 2, Stuck.OUTSIDE: 0}.get(why, 1)
+
+
+def _is_below(process: int, parents: dict[int, int], stepds: set[int]) -> bool:
+    """One of its ancestors is a slurmstepd: a step that runs has started it."""
+    seen: set[int] = set()
+    while process not in seen and process not in stepds:
+        seen.add(process)
+        process = parents.get(process, process)
+    return process in stepds
 
 
 class Sign(NamedTuple):
@@ -79,15 +103,19 @@ class Processes:
         self._known: dict[int, Known] = {}
 
     def read(self, now: float) -> list[StuckProcess]:
-        """The longest first. `now` is of a monotonic clock."""
+        """The longest first, those outside of jobs last. `now` is of a monotonic clock."""
         left, there = THREADS_MAX, {}
         rows: list[tuple[str, str, Known, list[Sign]]] = []
         served: dict[str, int] = {}  # cgroup of a job → when the first of its slurmstepds began
+        parents: dict[int, int] = {}
+        stepds: set[int] = set()
         for name in filter(str.isdigit, self._names(".")):
             first = self._stat(name)
             if first is None or first.flags & _KERNEL:
                 continue
+            parents[int(name)] = first.parent
             if first.command == "slurmstepd":
+                stepds.add(int(name))
                 folder = self._folder(name)
                 served[folder] = min(served.get(folder, first.started_ticks), first.started_ticks)
             known = self._known.get(int(name))
@@ -106,10 +134,12 @@ class Processes:
         for name, command, known, signs in rows:
             if known.devices and "" not in served and self._is_left(name, known.started, served):
                 signs.append(Sign(int(name), Stuck.LEFT))
+            if known.devices and self._is_outside(name) and not _is_below(int(name), parents, stepds):
+                signs.append(Sign(int(name), Stuck.OUTSIDE))
             known.since = {sign: known.since.get(sign, now) for sign in signs}
             if known.devices and (stuck := self._stuck(name, command, known, now)):
                 found.append(stuck)
-        return sorted(found, key=lambda one: -one.seconds)[:STUCK_PROCESSES_MAX]
+        return sorted(found, key=lambda one: (one.why is Stuck.OUTSIDE, -one.seconds))[:STUCK_PROCESSES_MAX]
 
     def _threads(self, process: str, first: ProcessStat, left: int) -> dict[int, ProcessStat]:
         if not 1 < first.threads <= left:
@@ -144,8 +174,16 @@ class Processes:
 
     def _is_left(self, process: str, started: int, served: dict[str, int]) -> bool:
         folder = self._folder(process)
-        if folder in ("", "system") or started >= served.get(folder, started + 1):
+        is_over = folder not in ("", "system") and started < served.get(folder, started + 1)
+        return is_over and self._is_a_users(process)
+
+    def _is_outside(self, process: str) -> bool:
+        if self._folder(process) or not self._is_a_users(process):
             return False
+        folder = f"{process}/task/{process}/fd"
+        return any(self._link(f"{folder}/{name}") == _COMPUTES for name in islice(self._names(folder), FILES_MAX))
+
+    def _is_a_users(self, process: str) -> bool:
         user = _USER.search(self._text(f"{process}/status"))
         return user is not None and int(user[1]) >= _USERS_FROM
 
@@ -164,7 +202,7 @@ class Processes:
         late = [(sign.why, now - at, sign) for sign, at in known.since.items() if now - at >= LIMIT_SECONDS[sign.why]]
         if not late:
             return None
-        why, seconds, sign = max(late, key=lambda one: (one[0] is Stuck.KILLED, one[0] is Stuck.LEFT, one[1]))
+        why, seconds, sign = max(late, key=lambda one: (_says(one[0]), one[1]))
         folder, user = self._folder(process), _USER.search(self._text(f"{process}/status"))
         where = self._text(f"{process}/task/{sign.thread}/wchan").strip()
         return StuckProcess(

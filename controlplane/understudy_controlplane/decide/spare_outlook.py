@@ -12,6 +12,7 @@ from understudy_controlplane.decide.gang_moves import gang_moves, move_key
 from understudy_controlplane.decide.spare_turns import turn
 from understudy_controlplane.decide.whole_blocks import Leaving, no_room_at, rule_of, startable
 from understudy_controlplane.detect.gpu_set import lacks_gpus
+from understudy_controlplane.detect.processes import in_words, outside_of_jobs
 from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.job import Job
@@ -117,6 +118,7 @@ def _why_unfit(snapshot: Snapshot, node: NodeView, config: Config) -> Iterator[s
         yield "Slurm cannot use it now"
     if lacks_gpus(node):
         yield "NVML can read fewer GPUs than it has"
+    yield from (in_words(snapshot, node, one) for one in outside_of_jobs(snapshot, node))
     if is_blocked(snapshot, node.name, config.signals):
         yield f"{snapshot.threats_to[node.name][0].words}: no spare is taken from there"
     if node.has_port_down or node.name in snapshot.without_fabric:

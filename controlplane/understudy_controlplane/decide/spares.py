@@ -12,6 +12,7 @@ from understudy_controlplane.decide.guards import still_gathering
 from understudy_controlplane.decide.pool_spread import spread
 from understudy_controlplane.detect.gpu_set import lacks_gpus
 from understudy_controlplane.detect.lemon import lemons
+from understudy_controlplane.detect.processes import outside_of_jobs
 from understudy_controlplane.detect.site_signals import is_blocked
 from understudy_controlplane.detect.stopped import stopped_gang
 from understudy_controlplane.fleet.job import Job
@@ -293,6 +294,7 @@ def is_fit(node: NodeView, snapshot: Snapshot, config: Config) -> bool:
         and node.heard_at is not None
         and node.service is Service.USABLE
         and not lacks_gpus(node)
+        and not outside_of_jobs(snapshot, node)
         and not is_blocked(snapshot, node.name, config.signals)
         and node.name not in snapshot.without_fabric
         and node.name not in snapshot.under_maintenance

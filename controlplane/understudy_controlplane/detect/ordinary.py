@@ -103,6 +103,10 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     ("processes.unkillable",): "A process with a terabyte of memory takes a minute to end: a suspect until it has.",
     ("processes.left",): "A job's slurmstepd crashes, and its processes live on: a suspect until they have ended. "
     "Services, users who have logged in, and jobs of which Slurm shows one there never count.",
+    (
+        "processes.outside",
+    ): "A user has logged in and computes on an idle node: recorded, and no gang gets a spare there "
+    "meanwhile. Display servers, and programs that only read NVML, never count.",
     ("processes.waiting",): "A file server is away, and programs wait for it: recorded.",
     ("host.clock", "agent.problems"): "A clock that is being set, a file that an agent may not read: recorded.",
     ("event.*",): "A driver reports an event of a healthy GPU, such as a change of its clocks: recorded.",

@@ -51,7 +51,7 @@ and verl.
 """
 
 FOLDER_OF_A_RANK = re.compile(r"(?:mp_rank_\d+|tp_rank_\d+_pp_rank_\d+)(?:_fsdp_shard_\d+)?|fsdp_shard_\d+")
-"""Of NeMo 1 (inject_model_parallel_rank of nemo/utils/model_utils.py): each has a file of each save of a run."""
+"""NeMo 1 writes a file of each save of a run into each (inject_model_parallel_rank of nemo/utils/model_utils.py)."""
 
 SINGLE = (".pt", ".pth", ".ckpt", ".safetensors")
 """Suffixes of a file that may be a checkpoint by itself."""
