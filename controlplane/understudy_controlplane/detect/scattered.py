@@ -1,8 +1,8 @@
 """Gangs that Slurm placed otherwise than their jobs ask, or further apart than nodes that are free would allow.
 
-Slurm has dropped nodes from their blocks that it had switched off, and is reported to ignore --segment after a change
-of the topology; --switches gives up after a time. Such a gang runs, and its steps take longer. The finding names what
-that costs, and is no reason to end the gang.
+Slurm 25.11.0 to 25.11.2 drops nodes from their blocks that it switches off, 25.05 to 26.05.3 ignores --segment for
+nodes whose block was set again to what it was, and --switches gives up after a time. Such a gang runs, and its steps
+take longer. The finding names what that costs, and is no reason to end the gang.
 """
 
 from __future__ import annotations
