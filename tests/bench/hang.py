@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import mmap
 import multiprocessing
 import os
 import random
@@ -18,9 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,11 +40,19 @@ from understudy_wire.ranks import Entered, GroupPlace, ProcessNow, ProcessState,
 
 RANKS = 8
 RUNS = 20
+WAITS = 1000
+"""For ranks at work, in one gang for each run."""
+WAITS_NAME = "waits for a rank at work"
+LANES = 2
+SECONDS_MAX = 4500.0
+"""No run begins after this time."""
 LARGE = 2048
 LOOK_SECONDS = 0.3
 IDLE_SECONDS = 1.0
+COLLECTIVES = 6
+"""Of each rank between two waits."""
 ENTER_SECONDS = 1.0
-"""Time for all ranks to be where they hang, on a machine that does nothing else."""
+"""Time without another collective after which all ranks are where they hang, on a machine that does nothing else."""
 ANSWER_SECONDS = 2.0
 """Time there for a rank to answer; in the product `ASK_SECONDS`, as for one whose collectives still move."""
 
@@ -58,6 +67,24 @@ class Gang:
     pair: Any  # its process group with a neighbour
     folder: Path
     sums: Any
+    entered: memoryview[float]  # shared by all: when each rank last entered a collective, then how many each entered
+    wait: int = 0  # which of several; the bench lets a rank go on that others wait for
+
+    @property
+    def holds(self) -> bool:
+        return not self.over.exists()
+
+    @property
+    def over(self) -> Path:
+        return _over(self.folder, self.wait)
+
+    def reduce(self, group: Any = None) -> None:
+        self.enter()
+        self.dist.all_reduce(self.sums, group=group)
+
+    def enter(self) -> None:
+        self.entered[self.rank] = time.monotonic()
+        self.entered[RANKS + self.rank] += 1
 
 
 def sleeps(_gang: Gang) -> None:
@@ -65,7 +92,7 @@ def sleeps(_gang: Gang) -> None:
 
 
 def sleeps_before_its_pairs_collective(gang: Gang) -> None:
-    gang.dist.all_reduce(gang.sums)
+    gang.reduce()
     time.sleep(600)
 
 
@@ -73,8 +100,8 @@ def is_stopped(_gang: Gang) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def computes(_gang: Gang) -> None:
-    while True:
+def computes(gang: Gang) -> None:
+    while gang.holds:
         pass
 
 
@@ -101,24 +128,25 @@ def throws_and_goes_on(_gang: Gang) -> None:
 
 
 def enters_another(gang: Gang) -> None:
+    gang.enter()
     gang.dist.broadcast(gang.sums, gang.rank)
 
 
 def enters_its_pair_first(gang: Gang) -> None:
-    gang.dist.all_reduce(gang.sums, group=gang.pair)
+    gang.reduce(gang.pair)
 
 
 def saves_slowly(gang: Gang) -> None:
     with (gang.folder / "checkpoint").open("wb") as file:
-        while True:
+        while gang.holds:
             file.write(b"x" * 65536)
             file.flush()
             time.sleep(0.05)
 
 
-def compiles(_gang: Gang) -> None:
-    program = "while True: pass"
-    os.waitpid(os.posix_spawn(sys.executable, ["python", "-c", program], {}), 0)
+def compiles(gang: Gang) -> None:
+    program = f"import os\nwhile not os.path.exists({str(gang.over)!r}): pass"
+    os.waitpid(os.posix_spawn(sys.executable, ["python", "-S", "-c", program], {}), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +176,14 @@ INNOCENT: Mapping[str, Fault] = {
     "saves slowly": Fault(Cause.NOT_ENTERED, saves_slowly, suspect=False),
     "compiles": Fault(Cause.NOT_ENTERED, compiles, suspect=False),
 }
-QUICK = ("sleeps", "stopped", "enters another collective", "saves slowly")
+QUICK = ("sleeps", "stopped", "enters another collective")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     right: bool
     innocents: int  # ranks whose nodes are suspects without a fault
-    seconds: float  # from the question to the verdict
+    seconds: float  # from the last collective that a rank entered to the verdict
     verdict: Verdict
 
 
@@ -165,27 +193,58 @@ def hang(name: str, seed: int) -> Outcome:
     fault, draw = {**FAULTS, **INNOCENT}[name], random.Random(seed)  # noqa: S311 - a seed
     bad, other = draw.sample(range(0, RANKS, 2), 2)
     acts = {bad: fault.act} | ({other: fault.second} if fault.second else {})
-    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as home, _ranks(Path(home), acts) as ranks:
-        time.sleep(ENTER_SECONDS * load())
-        asked = time.monotonic()
-        shown = ask(ranks)
-        verdict = hang_verdict.verdict(shown)
-        seconds = time.monotonic() - asked
+    with _gang([acts]) as (ranks, entered, _):
+        while time.monotonic() - _last(entered) < ENTER_SECONDS * max(1.0, load() / 4):
+            time.sleep(LOOK_SECONDS)
+        verdict = hang_verdict.verdict(ask(ranks))
+        seconds = time.monotonic() - _last(entered)
     named = {*acts, *([bad + 1] if fault.partner else [])}
     suspects = {*acts} if fault.suspect else set()
     right = (verdict.cause, {*verdict.ranks}, {*verdict.suspects}) == (fault.cause, named, suspects)
     return Outcome(right, len({*verdict.suspects} - suspects), seconds, verdict)
 
 
-@dataclass(frozen=True, slots=True)
+def innocent_waits(seed: int, count: int) -> list[Outcome]:
+    """One gang that waits `count` times for a rank at work, and goes on each time. Called like `hang`."""
+    importlib.import_module("torch")
+    draw = random.Random(seed)  # noqa: S311 - a seed
+    faults = [draw.choice([*INNOCENT.values()]) for _ in range(count)]
+    acts = [{draw.randrange(RANKS): one.act} for one in faults]
+    found = []
+    with _gang(acts) as (ranks, entered, folder):
+        for wait, (fault, act) in enumerate(zip(faults, acts, strict=True)):
+            until = time.monotonic() + 60 * load()
+            while any(entered[RANKS + rank] < COLLECTIVES * (wait + 1) + 1 for rank in ranks if rank not in act):
+                assert time.monotonic() < until, "the ranks do not enter their collective"
+                time.sleep(LOOK_SECONDS)
+            verdict = hang_verdict.verdict(ask(ranks))
+            right = (verdict.cause, {*verdict.ranks}, verdict.suspects) == (fault.cause, {*act}, ())
+            found.append(Outcome(right, len(verdict.suspects), time.monotonic() - _last(entered), verdict))
+            _over(folder, wait).touch()
+    return found
+
+
+def _last(entered: memoryview[float]) -> float:
+    """When a rank last entered a collective."""
+    return max(entered[:RANKS])
+
+
+def _over(folder: Path, wait: int) -> Path:
+    return folder / f"over-{wait}"
+
+
+@dataclass(slots=True)
 class Rank:
     pid: int
     ask: int
     answers: int
+    asked: int = 0
+    rest: bytes = b""  # of a line
 
 
 def ask(ranks: Mapping[int, Rank]) -> list[RankShown]:
     for one in ranks.values():
+        one.asked += 1
         with contextlib.suppress(BrokenPipeError):  # it has ended
             os.write(one.ask, b"?")
     recorders = _answers(ranks)
@@ -203,7 +262,7 @@ def load() -> float:
 
 def _answers(ranks: Mapping[int, Rank]) -> dict[int, Recorder | None]:
     """Newest answer of each, when all that answer stand still. Some never answer."""
-    of, lines = {one.answers: rank for rank, one in ranks.items()}, dict.fromkeys(ranks, b"")
+    of = {one.answers: rank for rank, one in ranks.items()}
     found: dict[int, Recorder | None] = dict.fromkeys(ranks)
     asked = time.monotonic()
     silent_until, moving_until = asked + ANSWER_SECONDS * load(), asked + ASK_SECONDS
@@ -215,79 +274,98 @@ def _answers(ranks: Mapping[int, Rank]) -> dict[int, Recorder | None]:
             rank, chunk = of[ready], os.read(ready, 65536)
             if not chunk:
                 del of[ready]
-            *whole, lines[rank] = (lines[rank] + chunk).split(b"\n")
+            whole = (ranks[rank].rest + chunk).split(b"\n")
+            ranks[rank].rest = whole.pop()
             for line in whole:
-                seen = decode(line + b"\n")
+                number, _, content = line.partition(b" ")
+                seen = decode(content + b"\n")
                 assert isinstance(seen, RecorderSeen)
-                found[rank] = Recorder(seen.groups, seen.peers, seen.still)
+                if int(number) == ranks[rank].asked:
+                    found[rank] = Recorder(seen.groups, seen.peers, seen.still)
     return found
 
 
+Acts = Mapping[int, Callable[[Gang], None]]
+
+
 @contextlib.contextmanager
-def _ranks(folder: Path, acts: Mapping[int, Callable[[Gang], None]]) -> Iterator[dict[int, Rank]]:
-    os.mkfifo(folder / "fifo")
+def _gang(waits: Sequence[Acts]) -> Iterator[tuple[dict[int, Rank], memoryview[float], Path]]:
+    """Ranks that train, and at each wait do what is said; when each last entered a collective; and their folder."""
+    entered = memoryview(mmap.mmap(-1, 2 * 8 * RANKS)).cast("d")
     ranks: dict[int, Rank] = {}
     ready, is_ready = os.pipe()
-    try:
-        for rank in range(RANKS):
-            asked, to_rank = os.pipe()
-            answers, from_rank = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    _train(folder, rank, acts.get(rank), asked, from_rank, is_ready)
-                finally:
-                    os._exit(1)
-            os.close(asked)
-            os.close(from_rank)
-            ranks[rank] = Rank(pid, to_rank, answers)
-        for _ in ranks:
-            assert select.select([ready], [], [], 60)[0], "the gang does not begin"
-            os.read(ready, 1)
-        yield ranks
-    finally:
-        for one in ranks.values():
-            os.killpg(one.pid, signal.SIGKILL)
-            os.waitpid(one.pid, 0)
-            os.close(one.ask)
-            os.close(one.answers)
-        os.close(ready)
-        os.close(is_ready)
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as home:
+        folder = Path(home)
+        os.mkfifo(folder / "fifo")
+        try:
+            for rank in range(RANKS):
+                asked, to_rank = os.pipe()
+                answers, from_rank = os.pipe()
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        own = [acts.get(rank) for acts in waits]
+                        _train(_begun(folder, rank, entered), own, (asked, from_rank), is_ready)
+                    finally:
+                        os._exit(1)
+                os.close(asked)
+                os.close(from_rank)
+                ranks[rank] = Rank(pid, to_rank, answers)
+            for _ in ranks:
+                assert select.select([ready], [], [], 60 * load())[0], "the gang does not begin"
+                os.read(ready, 1)
+            yield ranks, entered, folder
+        finally:
+            for one in ranks.values():
+                os.killpg(one.pid, signal.SIGKILL)
+                os.waitpid(one.pid, 0)
+                os.close(one.ask)
+                os.close(one.answers)
+            os.close(ready)
+            os.close(is_ready)
 
 
-def _train(
-    folder: Path, rank: int, act: Callable[[Gang], None] | None, asked: int, answers: int, is_ready: int
-) -> None:
+def _begun(folder: Path, rank: int, entered: memoryview[float]) -> Gang:
     os.setpgid(0, 0)
     torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     pairs = [dist.new_group([first, first + 1]) for first in range(0, RANKS, 2)]
-    gang = Gang(torch, dist, rank, pairs[rank // 2], folder, torch.ones(64))
-    for _ in range(3):
-        dist.all_reduce(gang.sums)
-        dist.all_reduce(gang.sums, group=gang.pair)
-    threading.Thread(target=_show_when_asked, args=(asked, answers), daemon=True).start()
+    return Gang(torch, dist, rank, pairs[rank // 2], folder, torch.ones(64), entered)
+
+
+def _train(
+    gang: Gang, acts: Sequence[Callable[[Gang], None] | None], questions: tuple[int, int], is_ready: int
+) -> None:
+    _reduce(gang)
+    threading.Thread(target=_show_when_asked, args=questions, daemon=True).start()
     os.write(is_ready, b".")
     with contextlib.suppress(RuntimeError):  # gloo's, where a peer has ended
-        if act is not None:
-            act(gang)
-        for _ in range(3):
-            dist.all_reduce(gang.sums)
-            dist.all_reduce(gang.sums, group=gang.pair)
+        for wait, act in enumerate(acts):
+            if act is not None:
+                act(replace(gang, wait=wait))
+            _reduce(gang)
     time.sleep(600)
 
 
+def _reduce(gang: Gang) -> None:
+    for _ in range(COLLECTIVES // 2):
+        gang.reduce()
+        gang.reduce(gang.pair)
+
+
 def _show_when_asked(asked: int, answers: int) -> None:
-    os.read(asked, 1)
-    watch = recorder.RecorderWatch()
+    """Shows what the recorder has from a question on until the next one, with the question's number."""
+    watch, number = recorder.RecorderWatch(), 0
     with patch.object(recorder, "LOOK_SECONDS", LOOK_SECONDS):
         while True:
+            if select.select([asked], [], [], LOOK_SECONDS if number else None)[0]:
+                number += len(os.read(asked, 1))
+                watch = recorder.RecorderWatch()
             watch.ask(time.monotonic())
             message = watch.latest(time.monotonic(), 0.0)
-            os.write(answers, json.dumps(message).encode() + b"\n")
-            time.sleep(LOOK_SECONDS)
+            os.write(answers, b"%d %s\n" % (number, json.dumps(message).encode()))
 
 
 def large_gang(draw: random.Random) -> list[RankShown]:
@@ -326,22 +404,35 @@ def look_share() -> float:
     return (time.process_time() - began) / recorder.LOOK_SECONDS
 
 
+def _show(name: str, outcomes: Sequence[Outcome]) -> None:
+    right, innocents = sum(one.right for one in outcomes), sum(one.innocents for one in outcomes)
+    unnamed = sum(not one.verdict.ranks for one in outcomes)
+    print(f"{name}: {right} of {len(outcomes)} right, {unnamed} named no rank, {innocents} innocents", flush=True)
+    for wrong in [one for one in outcomes if not one.right][:3]:
+        print(f"  {wrong.verdict}", flush=True)
+
+
+def _round(names: Sequence[str], waits: int, seed: int, until: float) -> dict[str, list[Outcome]]:
+    """Each fault once, and one gang's innocent waits. Empty when the bench has taken too long."""
+    if time.monotonic() > until:
+        return {}
+    return {**{name: [hang(name, seed)] for name in names}, WAITS_NAME: innocent_waits(seed, waits)}
+
+
 def measure(size: Size) -> list[Result]:
-    outcomes: dict[str, list[Outcome]] = {}
-    names = size.of((*FAULTS, *INNOCENT), QUICK)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as forks:
-        for name in names:
-            outcomes[name] = [forks.submit(hang, name, seed).result() for seed in range(size.of(RUNS, 1))]
-            right = sum(one.right for one in outcomes[name])
-            innocents = sum(one.innocents for one in outcomes[name])
-            unnamed = sum(not one.verdict.ranks for one in outcomes[name])
-            print(
-                f"{name}: {right} of {len(outcomes[name])} right, {unnamed} named no rank, {innocents} innocents",
-                flush=True,
-            )
-            for wrong in [one for one in outcomes[name] if not one.right][:3]:
-                print(f"  {wrong.verdict}", flush=True)
-    all_of = [one for many in outcomes.values() for one in many]
+    names, count = size.of((*FAULTS, *INNOCENT), QUICK), size.of(WAITS // RUNS, 2)
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in names}
+    waits: list[Outcome] = []
+    until = time.monotonic() + SECONDS_MAX
+    with ProcessPoolExecutor(LANES, multiprocessing.get_context("spawn")) as forks:
+        rounds = [forks.submit(_round, names, count, seed, until) for seed in range(size.of(RUNS, 1))]
+        for one in as_completed(rounds):
+            for name, many in one.result().items():
+                (waits if name == WAITS_NAME else outcomes[name]).extend(many)
+            print(f"load {os.getloadavg()[0]:.0f}", flush=True)
+            for name, many in {**outcomes, WAITS_NAME: waits}.items():
+                _show(name, many)
+    all_of = [one for many in (*outcomes.values(), waits) for one in many]
     faults = [one for name in names if name in FAULTS for one in outcomes[name]]
     at_fault = sum(
         1 + bool(FAULTS[name].second) + FAULTS[name].partner for name in names if name in FAULTS for _ in outcomes[name]
