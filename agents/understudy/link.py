@@ -202,6 +202,7 @@ class Link:
             {"type": "inputs", **outbox.inputs},
             {"type": "saves", **saves} if saves is not None else None,
             outbox.recorder.latest(time.monotonic(), outbox.stall.since),
+            outbox.inspector.message,
         )
         for message in filter(None, now):
             if message != self._sent.get(message["type"]):

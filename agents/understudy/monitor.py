@@ -120,6 +120,7 @@ class Monitor:
             self._outbox.training.flops_per_token = _number(flops_per_token)
             link = Link(socket_path(os.environ, socket), hello, self._outbox, self._take_answer)
             link.start()
+            self._outbox.inspector.start(os.environ)
             if self._is_first_rank:
                 self._name_inputs(link, config_file, data_version)
             answer_when_asked(self._outbox.collectives.latest)

@@ -16,6 +16,7 @@ from typing import Any
 from .anomalies import AnomalyWatch
 from .clocks import FinishedStep
 from .collectives import CollectiveLog, Entered
+from .inspector import InspectorWatch
 from .never_raise import log, warn_once
 from .recorder import RecorderWatch
 from .save_steps import SaveSteps
@@ -44,6 +45,7 @@ class Outbox:
         self.collectives = CollectiveLog()
         self.stall = StallWatch()
         self.recorder = RecorderWatch()
+        self.inspector = InspectorWatch()
         self.steps: deque[FinishedStep] = deque(maxlen=STEPS_HELD_MAX)
         """Appending to a deque needs no lock, and the training thread takes none."""
         self.values: deque[tuple[Any, float | None, float | None, float | None, float]] = deque(maxlen=VALUES_HELD_MAX)

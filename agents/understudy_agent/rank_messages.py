@@ -27,6 +27,7 @@ from understudy_wire.ranks import (
     PEERS_MAX,
     STEPS_PER_WINDOW_MAX,
     Collective,
+    CollectiveTimes,
     ComputeTestOrder,
     HangQuestion,
     JobNote,
@@ -211,6 +212,10 @@ class RecorderSeen(Recorder, frozen=True, tag="recorder"):
     """What the flight recorder shows when no step has ended for long, and again when it shows something else."""
 
 
+class CollectiveTimesSeen(CollectiveTimes, frozen=True, tag="collective_times"):
+    """What collectives took within the last whole minute."""
+
+
 class TrainingSeen(Training, frozen=True, tag="training"):
     """What the training reports of itself."""
 
@@ -233,7 +238,16 @@ class SavesSeen(SavesFollowed, frozen=True, tag="saves"):
     """Orders to save that the rank follows."""
 
 
-Whereabouts = CollectiveEntered | SectionEntered | GpuUsed | StackSeen | RecorderSeen | TrainingSeen | SavesSeen
+Whereabouts = (
+    CollectiveEntered
+    | SectionEntered
+    | GpuUsed
+    | StackSeen
+    | RecorderSeen
+    | CollectiveTimesSeen
+    | TrainingSeen
+    | SavesSeen
+)
 """Only the last message of each kind counts."""
 
 LauncherMessage = LauncherState | LaunchNotice

@@ -15,6 +15,7 @@ import msgspec
 from understudy_agent.process_watch import ProcessWatch
 from understudy_agent.rank_messages import (
     CollectiveEntered,
+    CollectiveTimesSeen,
     GpuUsed,
     Hello,
     RecorderSeen,
@@ -32,6 +33,7 @@ from understudy_wire.ranks import (
     RECORDERS_PER_REPORT_MAX,
     STEPS_PER_WINDOW_MAX,
     Collective,
+    CollectiveTimes,
     NcclSeen,
     RankWindow,
     Recorder,
@@ -63,6 +65,7 @@ class _Place:
     stack: str = ""
     recorder: Recorder | None = None
     nccl: NcclSeen | None = None
+    collective_times: CollectiveTimes | None = None
     process: ProcessWatch = field(init=False)
     training: Training | None = None
     saves: SavesFollowed | None = None
@@ -135,6 +138,8 @@ class WindowBuffer:
                 place.stack = text
             case RecorderSeen():
                 place.recorder = Recorder(**msgspec.structs.asdict(message))
+            case CollectiveTimesSeen():
+                place.collective_times = CollectiveTimes(**msgspec.structs.asdict(message))
             case TrainingSeen():
                 place.training = Training(**msgspec.structs.asdict(message))
             case SavesSeen():
@@ -193,7 +198,9 @@ class WindowBuffer:
                 recorder=recorder,
                 process=process,
                 nccl=nccl,
+                collective_times=last.collective_times,
             )
+            last.collective_times = None
             if last.ends_left is not None:
                 last.ends_left -= 1
                 if last.ends_left <= 0:

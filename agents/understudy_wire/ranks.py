@@ -230,6 +230,29 @@ class NcclSeen(msgspec.Struct, frozen=True, omit_defaults=True):
     still: bool = False  # the same as an answer some seconds before
 
 
+KINDS_MAX = 6
+"""Most kinds of collectives of a rank that are reported: those that take the most time."""
+
+
+class CollectiveKind(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What collectives of one communicator, operation and size took on a rank's GPU within a minute, as NCCL Inspector
+    notes them: waiting for other ranks included.
+    """
+
+    communicator: RecordedName
+    ranks: Count
+    nodes: Count
+    operation: RecordedName
+    size_bytes: Size
+    seconds: Amount  # the longest of the shortest tenth
+    purpose: RecordedName = ""  # the communicator's name without its numbers; empty: not known
+
+
+class CollectiveTimes(msgspec.Struct, frozen=True):
+    minute: Count  # since 1970, by the rank's clock
+    kinds: Annotated[list[CollectiveKind], Meta(max_length=KINDS_MAX)]
+
+
 class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The training steps that one rank finished since the agent's last report; none where only its last collective is
     reported again.
@@ -264,6 +287,7 @@ class RankWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     recorder: Recorder | None = None  # while no step ends; None: not reported
     process: ProcessNow | None = None  # the same
     nccl: NcclSeen | None = None  # the same, where its agent was asked for it
+    collective_times: CollectiveTimes | None = None  # of the last whole minute, once; None: not known
 
 
 class ProgramFiles(msgspec.Struct, frozen=True):

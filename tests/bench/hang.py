@@ -41,7 +41,7 @@ from understudy_wire.ranks import Entered, GroupPlace, ProcessNow, ProcessState,
 RANKS = 8
 RUNS = 20
 WAITS = 1000
-"""For ranks at work, in one gang for each run."""
+"""Waits for a rank at work: each run has one gang for its part of them."""
 WAITS_NAME = "waits for a rank at work"
 LANES = 2
 SECONDS_MAX = 4500.0
@@ -50,7 +50,7 @@ LARGE = 2048
 LOOK_SECONDS = 0.3
 IDLE_SECONDS = 1.0
 COLLECTIVES = 6
-"""Of each rank between two waits."""
+"""Collectives of each rank between two waits."""
 ENTER_SECONDS = 1.0
 """Time without another collective after which all ranks are where they hang, on a machine that does nothing else."""
 ANSWER_SECONDS = 2.0
@@ -290,7 +290,7 @@ Acts = Mapping[int, Callable[[Gang], None]]
 
 @contextlib.contextmanager
 def _gang(waits: Sequence[Acts]) -> Iterator[tuple[dict[int, Rank], memoryview[float], Path]]:
-    """Ranks that train, and at each wait do what is said; when each last entered a collective; and their folder."""
+    """Ranks that train, and at each wait do what is asked; when each last entered a collective; and their folder."""
     entered = memoryview(mmap.mmap(-1, 2 * 8 * RANKS)).cast("d")
     ranks: dict[int, Rank] = {}
     ready, is_ready = os.pipe()

@@ -41,8 +41,14 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
     "only when that costs less than to stay.",
     ("straggler.not_priced",): "The same for a gang that announces no checkpoints: it stays, because a move may cost "
     "all that it has done, and a person is notified.",
-    ("straggler.together", "straggler.data_wait", "straggler.data_together", "straggler.transfers"): "A file server or "
-    "a switch is busy, or one rank has the larger shard: the node is a suspect, or the domain is named; no gang moves.",
+    (
+        "straggler.together",
+        "straggler.data_wait",
+        "straggler.data_together",
+        "straggler.transfers",
+        "straggler.collectives",
+    ): "A file server or a switch is busy, or one rank has the larger shard: the node is a suspect, or the domain is "
+    "named; no gang moves.",
     ("straggler.gang", "straggler.gang_mfu"): "A training enters a phase with longer sequences: recorded.",
     ("stranded.gang",): "A node that counted as dead or slow is well again while its move was held up: where its gang "
     "trains on there, it stays until it ends.",

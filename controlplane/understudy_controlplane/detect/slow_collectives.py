@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     nodes: int
     operation: str
     size_bytes: int
+    spread: int = 0  # over how many switches and the like; 0: not known
 
 
 class Member(NamedTuple):
@@ -87,8 +88,9 @@ class SlowPlace:
     place: int | None = None  # on each of the nodes
 
 
-def slow_places(communicators: Sequence[Communicator]) -> list[SlowPlace]:
-    judged, slow = _judged(communicators)
+def slow_places(communicators: Sequence[Communicator], least: int = PARTS * COLLECTIVES_MIN) -> list[SlowPlace]:
+    """`least`: fewest times of a communicator that count. They may be of single collectives, or of a minute each."""
+    judged, slow = _judged(communicators, least)
     left = dict(slow)
     found = []
     for node in _slow_nodes(judged, slow):
@@ -122,12 +124,12 @@ def _slow_nodes(judged: Mapping[str, Communicator], slow: Mapping[str, Slow]) ->
     return [node for node, names in found.items() if sum(names == others for others in found.values()) == 1]
 
 
-def _judged(communicators: Sequence[Communicator]) -> tuple[dict[str, Communicator], dict[str, Slow]]:
+def _judged(communicators: Sequence[Communicator], least: int) -> tuple[dict[str, Communicator], dict[str, Slow]]:
     """Those that have peers, and the slow ones of these, each by what it spends most of its time with."""
     by_kind: dict[Kind, list[Communicator]] = defaultdict(list)
     for one in communicators:
         for kind, seconds in one.seconds.items():
-            if len(seconds) >= PARTS * COLLECTIVES_MIN:
+            if len(seconds) >= least:
                 by_kind[kind].append(one)
     spent: dict[str, float] = {}
     judged: dict[str, Communicator] = {}

@@ -4,7 +4,7 @@ lies between nodes condemns none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -96,8 +96,7 @@ def _between(snapshot: Snapshot, pairs: Sequence[Pair]) -> str:
 def _of_node(snapshot: Snapshot, gang: _Gang, name: str, slow: Sequence[SlowTransfer]) -> Finding:
     view, table = snapshot.nodes[name], gang.table
     gpus = {table.gpus[rank] for one in slow for rank in (one.rank, one.peer) if table.nodes[rank] == name}
-    reasons = {signal for gpu in gpus for signal in second_signals(view, gpu)}
-    explained = "; ".join(sorted(words for _, words in reasons)) or "no second signal"
+    explained, signals = reasons(view, gpus)
     worst = max(slow, key=lambda one: one.seconds - one.usual)
     return Finding(
         Signal.STRAGGLER_SUSPECTED,
@@ -105,7 +104,7 @@ def _of_node(snapshot: Snapshot, gang: _Gang, name: str, slow: Sequence[SlowTran
         name,
         snapshot.now,
         f"its transfers with other nodes are slow: {_words(worst)}; {explained}",
-        Evidence({**_evidence(gang, slow), "signals": [*sorted(f"{cause}: {words}" for cause, words in reasons)]}),
+        Evidence({**_evidence(gang, slow), "signals": signals}),
         job=table.job,
     )
 
@@ -115,7 +114,7 @@ def _of_domain(snapshot: Snapshot, gang: _Gang, place: str, slow: dict[Pair, lis
     every = [one for of_pair in slow.values() for one in of_pair]
     worst = max(every, key=lambda one: one.seconds - one.usual)
     shown = ", ".join(f"{one} and {other}" for one, other in sorted(slow)[:SHOWN_MAX])
-    ports = [f"{name}: {words}" for name in nodes for words in _of_ports(snapshot.nodes[name])][:SHOWN_MAX]
+    ports = [f"{name}: {words}" for name in nodes for words in of_ports(snapshot.nodes[name])][:SHOWN_MAX]
     return Finding(
         Signal.DOMAIN_FAULT,
         RULE,
@@ -128,7 +127,14 @@ def _of_domain(snapshot: Snapshot, gang: _Gang, place: str, slow: dict[Pair, lis
     )
 
 
-def _of_ports(node: NodeView) -> list[str]:
+def reasons(node: NodeView, gpus: Iterable[int | None]) -> tuple[str, list[Json]]:
+    """What the node shows that may explain it: in words, and as evidence."""
+    found = {signal for gpu in gpus for signal in second_signals(node, gpu)}
+    words = "; ".join(sorted(words for _, words in found)) or "no second signal"
+    return words, [*sorted(f"{cause}: {words}" for cause, words in found)]
+
+
+def of_ports(node: NodeView) -> list[str]:
     """What the counters of the node's ports show: it supports that the fabric is slow there, and condemns no node."""
     return [words for cause, words in second_signals(node, None) if cause is Cause.INFINIBAND]
 

@@ -18,6 +18,7 @@ from understudy_controlplane.detect.causes import OF_THE_HARDWARE, Cause, second
 from understudy_controlplane.detect.common_cause import NODES_SHOWN_MAX, domain_fault
 from understudy_controlplane.detect.launches import FORGOTTEN
 from understudy_controlplane.detect.silence import step_seconds
+from understudy_controlplane.detect.slow_communicators import slow_communicators
 from understudy_controlplane.detect.slow_pairs import slow_pairs
 from understudy_controlplane.detect.slow_ranks import (
     SELF_SECONDS_MIN,
@@ -57,7 +58,7 @@ def straggler(snapshot: Snapshot, policy: Straggler, *, probed: bool) -> Iterato
     starved = _on_nodes(snapshot, with_data, judged_once(judge_waiting, with_data, _for_waiting(policy)))
     yield from _slow_findings(snapshot, [one for one in slow if not one.doubt], policy)
     yield from _starved_findings(snapshot, [one for one in starved if not one.doubt])
-    pairs = list(slow_pairs(snapshot, policy))
+    pairs = [*slow_pairs(snapshot, policy), *slow_communicators(snapshot)]
     yield from pairs
     # A rank in doubt does not accuse its node, nor clear it.
     slow_nodes = {one.node for one in (*slow, *starved)} | {one.node for one in pairs}

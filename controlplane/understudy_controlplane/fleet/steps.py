@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +92,34 @@ class Transfers:
     seconds: npt.NDArray[np.float32]  # shape (pairs, steps), steps as in `StepTable.self_seconds`; NaN: not reported
 
 
+class TimedKind(NamedTuple):
+    operation: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorTimes:
+    """What collectives of one communicator of NCCL took in the last minutes, as its ranks' GPUs timed them."""
+
+    name: str
+    purpose: str  # empty: not known
+    ranks: tuple[int, ...]  # of the gang
+    nodes: int
+    seconds: Mapping[TimedKind, tuple[float, ...]]  # by minute, oldest first; only those of which all ranks are known
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Communicators:
+    """Those of a gang; the same object until another minute is over."""
+
+    known: tuple[CommunicatorTimes, ...] = ()
+    at: float = 0.0  # when it was made
+    kept: dict[str, object] = field(default_factory=dict, compare=False, repr=False)  # as in `StepTable`
+
+
+NO_COMMUNICATORS = Communicators()
+
+
 @dataclass(frozen=True, slots=True)
 class StepTable:
     """A consistent copy of the live step times.
@@ -131,6 +160,7 @@ class StepTable:
     at_rest: Mapping[int, tuple[Recorder | None, ProcessNow | None]] = field(default_factory=dict)
     """Rank → what its flight recorder and the kernel show, while it finishes no step."""
     nccl: Mapping[int, NcclSeen] = field(default_factory=dict)  # rank → what NCCL has answered its agent meanwhile
+    communicators: Communicators = NO_COMMUNICATORS
     training: Mapping[int, Training] = field(default_factory=dict)  # rank → what it last reported of its training
     wall_seconds: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     """Per rank: duration of a step, the mean of its last report; NaN: none was reported."""

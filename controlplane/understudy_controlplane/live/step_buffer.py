@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from understudy_controlplane.fleet.job import Attempt, JobKey
 from understudy_controlplane.fleet.steps import BLOCK_STEPS, Block, Durations, StepTable, Transfers
+from understudy_controlplane.live.communicators import CommunicatorBuffer
 from understudy_wire.places import NOWHERE, Place
 from understudy_wire.ranks import (
     NCCL_ASKED_MAX,
@@ -93,21 +94,21 @@ class StepBuffer:
         self.attempt = attempt
         self.durations = learnt or Durations()
         self.world_size = world_size
-        self.advanced_at = self.heard_since = self._unheard_seconds = self._unheard_until = 0.0
+        self.advanced_at = self.heard_since = self._left_section_at = 0.0
+        self._unheard_seconds = self._unheard_until = self._block_data = self._block_begun_at = 0.0
         self._newest, self._newest_at, self._reached = -1, 0.0, before.step
         self._sections: dict[int, tuple[str, float]] = {}
         """Rank → the section that it is in, and since when it was reported."""
-        self._left_section_at = 0.0
         self._stacks: dict[int, str] = {}
         """Rank → where it stands still. Ranks that wait for the same have one text in memory."""
         self._at_rest: dict[int, tuple[Recorder | None, ProcessNow | None]] = {}  # as in `StepTable`
         self._nccl: dict[int, NcclSeen] = {}
+        self._communicators = CommunicatorBuffer()
         self._training: dict[int, Training] = {}
         """Rank → what it last reported of its training."""
         self._leader: int | None = None
         self._block: list[float] = []
         self._block_self: list[float] = []
-        self._block_data = self._block_begun_at = 0.0
         self._block_tokens: list[float] = []
         self._wall = np.full(world_size, np.nan, dtype=np.float32)
         """Per rank: duration of a step, the mean of its last report."""
@@ -273,6 +274,8 @@ class StepBuffer:
             self._sequences[rank], self._inside[rank] = window.collective.sequence, window.collective.inside
         if window.section is not None:
             self._enter_section(rank, window.section, now)
+        if window.collective_times is not None:
+            self._communicators.add(rank, window.collective_times, now)
         if window.training is not None:
             self._training[rank] = window.training
         if window.stack:
@@ -355,6 +358,7 @@ class StepBuffer:
             stacks=dict(self._stacks),
             at_rest=dict(self._at_rest),
             nccl=dict(self._nccl),
+            communicators=self._communicators.shown,
             training=dict(self._training),
             wall_seconds=self._wall.copy(),
             replicas=self._replicas.copy() if self._replicas.max(initial=-1) >= 0 else np.empty(0, np.int64),
