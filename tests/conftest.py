@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 import sqlalchemy
@@ -60,6 +61,9 @@ SHARE_A_CLUSTER = (
     *(f"[{side}" for side in REAL_SIDES),
 )
 """Parts of the ids of tests: those with the same part share a cluster."""
+CLUSTERS_OF_A_SIDE = 3
+"""The contract's tests on one side wait for minutes: each third of them has a cluster of its own."""
+ONE_BY_ONE = ("tests/launch/test_beside.py::", "tests/recover/", "tests/store/test_lead.py::")
 
 NOT_POSSIBLE = "not possible on this machine, whose nodes cannot have namespaces"
 
@@ -245,11 +249,21 @@ class SharedClusters(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group for group in SHARE_A_CLUSTER if group in nodeid), nodeid)
+        shared = next((part for part in SHARE_A_CLUSTER if part in nodeid), nodeid)
+        return f"{shared}{crc32(nodeid.encode()) % CLUSTERS_OF_A_SIDE}" if shared.startswith("[") else shared
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedClusters | None:
-    return SharedClusters(config, log) if config.getvalue("dist") == "loadgroup" else None
+class SharedFiles(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests of a file run in one process, but for files whose tests share nothing and take minutes together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    schedulers = {"loadgroup": SharedClusters, "loadfile": SharedFiles}
+    kind = schedulers.get(config.getvalue("dist"))
+    return kind and kind(config, log)
 
 
 def pytest_report_header() -> list[str]:

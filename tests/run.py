@@ -8,9 +8,8 @@ The variable UNDERSTUDY_BUILD names another folder than `build`.
 The first stage collects all tests, and writes which marks those of each file have: the other stages collect only the
 files that have tests for them.
 
-A stage that gives way runs beside the next ones, with the lowest priority and its output in its log alone: tests with
-processes and clusters wait much, and leave it a third of the machine. It has ended before a stage begins that promises
-times.
+Tests with processes and clusters wait much, so some stages run beside the next ones, with their output in their logs
+alone. One that gives way has the lowest priority, too. A stage that promises times says which of them it waits for.
 """
 
 from __future__ import annotations
@@ -60,11 +59,14 @@ class Stage:
     """A stage of pytest runs the tests with all marks of the former and none of the latter."""
     what: str = ""
     options: tuple[str, ...] = ()
-    needs_slurm_versions: bool = False
+    slurm_versions: tuple[str, ...] = ()
+    """Those that its tests need beside this machine's own."""
     depends_on_machine: bool = True
+    beside: bool = False
     gives_way: bool = False
     command: tuple[str, ...] = PYTEST
-    promises_times: bool = False
+    waits_for: tuple[str, ...] = ()
+    """Stages beside it that have ended before it begins."""
 
     @property
     def expression(self) -> str:
@@ -80,26 +82,37 @@ class Stage:
 
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
-# Servers, browsers and what PyTorch wrote are made once for a file: all its tests are one process's.
-BY_FILE = ("-n", "3", "--dist", "loadfile")
+# Servers and what PyTorch wrote are made once for a file: all its tests are one process's, but in files of ONE_BY_ONE.
+BY_FILE = ("-n", "4", "--dist", "loadfile")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
 CLUSTERS = ("-n", "6", "--dist", "loadgroup")
 # The demo, and beside it the launcher's cluster, which mostly waits. A promise that is not kept is tried again, alone.
 TWO_CLUSTERS = ("-n", "2", "--dist", "loadgroup")
+NEWEST_SLURM = "26.05"
+CLEAN_DEBIAN = "22.05"
 STAGES = {
-    "lint": Stage(what="format, lint, types, walls between packages", gives_way=True, command=("make", "lint")),
+    "lint": Stage(
+        what="format, lint, types, walls between packages", beside=True, gives_way=True, command=("make", "lint")
+    ),
     "unit": Stage(
         unwanted=("integration", "timed", "cluster"),
         options=(*SIDE_BY_SIDE, "--timeout", "60", *(f"--ignore=tests/{file}" for file in NEED_TORCH)),
         depends_on_machine=False,
     ),
     # The lowest priority leaves little beside busy stages, and these tests promise no times: they may take longer.
-    "patient": Stage(("patient",), options=(*SIDE_BY_SIDE, "--timeout", "1500"), gives_way=True),
-    "integration": Stage(("integration",), ("patient", "timed", "cluster"), options=BY_FILE),
-    "timed": Stage(("timed",), ("cluster",), promises_times=True),
-    "cluster": Stage(("cluster",), ("timed",), options=CLUSTERS, needs_slurm_versions=True),
-    "long": Stage(("long",), options=CLUSTERS, needs_slurm_versions=True),
-    "cluster-timed": Stage(("cluster", "timed"), options=TWO_CLUSTERS, needs_slurm_versions=True, promises_times=True),
+    "patient": Stage(("patient",), options=(*SIDE_BY_SIDE, "--timeout", "1500"), beside=True, gives_way=True),
+    "integration": Stage(
+        ("integration",),
+        ("patient", "timed", "cluster"),
+        options=BY_FILE,
+        slurm_versions=(NEWEST_SLURM,),  # it has the newest Python
+        beside=True,
+    ),
+    "cluster": Stage(("cluster",), ("timed",), options=CLUSTERS, slurm_versions=(NEWEST_SLURM, CLEAN_DEBIAN)),
+    "long": Stage(("long",), options=CLUSTERS, slurm_versions=(NEWEST_SLURM, CLEAN_DEBIAN, "24.11")),
+    # Its promises are of seconds: what gives way takes none.
+    "cluster-timed": Stage(("cluster", "timed"), options=TWO_CLUSTERS, waits_for=("integration",)),
+    "timed": Stage(("timed",), ("cluster",), waits_for=("lint", "patient", "integration")),
 }
 
 
@@ -115,13 +128,13 @@ class Outcome:
 
 def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
     stage = STAGES[name]
-    beside = f" (gives way to the next stages; output: {LOGS / name}.log)" if stage.gives_way else ""
+    beside = f" (beside the next stages; output: {LOGS / name}.log)" if stage.beside else ""
     print(f"== {name}: {stage.what or stage.expression}{beside}", flush=True)
     cache = LOGS / f"{name}.cache"
     shutil.rmtree(cache, ignore_errors=True)
     began = time.monotonic()
     if stage.command != PYTEST:
-        code = run_program(stage.command, LOGS / f"{name}.log", gives_way=stage.gives_way)
+        code = run_program(stage.command, LOGS / f"{name}.log", stage)
         return Outcome(name, Counter(), (), code != 0, time.monotonic() - began)
     options = [
         "-m",
@@ -135,7 +148,7 @@ def run_stage(name: str, arguments: Sequence[str]) -> Outcome:
         f"cache_dir={cache}",
         *(arguments or files_of(stage)),
     ]
-    code = run_program([*stage.command, *options], LOGS / f"{name}.log", gives_way=stage.gives_way)
+    code = run_program([*stage.command, *options], LOGS / f"{name}.log", stage)
     seconds = time.monotonic() - began
     failed = failed_in(cache)
     return Outcome(
@@ -170,22 +183,23 @@ def without_group(test: str) -> str:
     return re.sub(r"@[\w.-]+$", "", test)
 
 
-def run_program(command: Sequence[str], log: Path, *, gives_way: bool = False) -> int:
-    """Its output goes to `log`, and to the terminal unless it gives way to another stage."""
+def run_program(command: Sequence[str], log: Path, stage: Stage | None = None) -> int:
+    """Its output goes to `log`, and to the terminal unless it is a stage beside others."""
+    beside = stage is not None and stage.beside
     with log.open("w", buffering=1) as file:
         program = subprocess.Popen(
-            [*(LOWEST_PRIORITY if gives_way else ()), *command],
+            [*(LOWEST_PRIORITY if stage is not None and stage.gives_way else ()), *command],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=gives_way,
+            start_new_session=beside,
         )
         running.append(program)
         assert program.stdout is not None
         for line in program.stdout:
-            if not gives_way:
+            if not beside:
                 print(line, end="", flush=True)
             file.write(line)
         return program.wait()
@@ -211,10 +225,10 @@ def run_again(outcome: Outcome, file: str, tests: Sequence[str]) -> set[str]:
     return set() if code not in {0, 1} else set(tests) - set(failed_in(cache))
 
 
-def make_slurm_versions() -> bool:
+def make_slurm_versions(versions: Sequence[str]) -> bool:
     """Waits where they are being made in the background already."""
-    done = subprocess.run([REPOSITORY / "tests" / "testbed" / "slurm_versions.sh"], check=False)
-    return done.returncode == 0
+    script = REPOSITORY / "tests" / "testbed" / "slurm_versions.sh"
+    return not versions or subprocess.run([script, *versions], check=False).returncode == 0
 
 
 def main() -> int:
@@ -228,20 +242,18 @@ def main() -> int:
     os.environ["UNDERSTUDY_MARKS"] = str(MARKS) if not arguments else ""
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor() as threads, ended_at_the_end():
-        beside: list[Future[Outcome]] = []
+        beside: dict[str, Future[Outcome]] = {}
         for name in names:
-            if STAGES[name].promises_times:
-                outcomes += finished(beside)
-            if STAGES[name].needs_slurm_versions and not make_slurm_versions():
-                print(
-                    "test: the other versions of Slurm could not be set up; no test ran on a cluster", file=sys.stderr
-                )
+            stage = STAGES[name]
+            outcomes += [finished(beside.pop(one)) for one in stage.waits_for if one in beside]
+            if not make_slurm_versions(stage.slurm_versions):
+                print("test: the other versions of Slurm could not be set up; stages are missing", file=sys.stderr)
                 return 1
-            if STAGES[name].gives_way:
-                beside.append(threads.submit(run_stage, name, arguments))
+            if stage.beside:
+                beside[name] = threads.submit(run_stage, name, arguments)
             else:
                 outcomes.append(run_stage(name, arguments))
-        outcomes += finished(beside)
+        outcomes += map(finished, beside.values())
     return report(outcomes)
 
 
@@ -259,13 +271,11 @@ def ended_at_the_end() -> Iterator[None]:
                     os.killpg(program.pid, signal.SIGTERM)
 
 
-def finished(beside: list[Future[Outcome]]) -> list[Outcome]:
-    """Waits for the stages that gave way, and prints what the terminal has not seen of them."""
-    outcomes = [one.result() for one in beside]
-    beside.clear()
-    for outcome in outcomes:
-        print(f"== {outcome.stage} has ended", (LOGS / f"{outcome.stage}.log").read_text(), sep="\n", flush=True)
-    return outcomes
+def finished(beside: Future[Outcome]) -> Outcome:
+    """Waits for a stage beside others, and prints what the terminal has not seen of it."""
+    outcome = beside.result()
+    print(f"== {outcome.stage} has ended", (LOGS / f"{outcome.stage}.log").read_text(), sep="\n", flush=True)
+    return outcome
 
 
 def report(outcomes: Sequence[Outcome]) -> int:

@@ -120,7 +120,7 @@ def test_waits_for_both():
 def test_a_stage_that_gives_way_runs_beside_the_next_ones_and_ends_before_times_are_promised(folder: Path) -> None:
     (folder / "test_it.py").write_text(BESIDE)
     program = (
-        "import sys, tests.run as run; run.make_slurm_versions = lambda: True;"
+        "import sys, tests.run as run; run.make_slurm_versions = lambda _: True;"
         "sys.argv[1:] = ['patient', 'cluster', 'timed', '-n0', sys.argv[1]]; sys.exit(run.main())"
     )
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_BUILD": str(folder / "build")}
@@ -180,7 +180,7 @@ def test_runs_beside_it():
 def test_all_stages_end_with_it(folder: Path) -> None:
     (folder / "test_it.py").write_text(HANGS)
     program = (
-        "import sys, tests.run as run; run.make_slurm_versions = lambda: True;"
+        "import sys, tests.run as run; run.make_slurm_versions = lambda _: True;"
         "sys.argv[1:] = ['patient', 'cluster', '-n0', sys.argv[1]]; sys.exit(run.main())"
     )
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "UNDERSTUDY_BUILD": str(folder / "build")}

@@ -1,10 +1,11 @@
 #!/bin/bash
 # Other versions of Slurm to test against, each in a folder with a small Debian of its own, beside this machine's 22.05:
+#   26.05   Debian forky, with pyslurm from PyPI in /opt/pyslurm, and a Python 3.14 that this machine can run
 #   22.05   Debian bookworm, with systemd: the clean machine on which the packages are installed
 #   24.11   Debian trixie
-#   26.05   Debian forky, with pyslurm from PyPI in /opt/pyslurm, and a Python 3.14 that this machine can run
+#   slurm_versions.sh [VERSION...]   without a version: all
 # Does nothing for a folder that is there already and was made by this very script. Needs root, about four minutes and
-# 2.5 GB. The folders lie in $SLURM_ROOTS; nothing stays mounted in them, so they may be deleted at any time.
+# 2.5 GB for all. The folders lie in $SLURM_ROOTS; nothing stays mounted in them, so they may be deleted at any time.
 set -euo pipefail
 
 roots="${SLURM_ROOTS:-/var/tmp/understudy-slurm}"
@@ -108,17 +109,21 @@ finish() {
 
 made() { cmp -s "$self" "$roots/$1/.made-by"; }
 
-if ! made 22.05; then
+make_22.05() {
   make_root bookworm 22.05 systemd systemd-sysv dbus iproute2 openssl
-  finish 22.05
-fi
-if ! made 24.11; then
+}
+
+make_24.11() {
   make_root trixie 24.11
-  finish 24.11
-fi
-if ! made 26.05; then
+}
+
+make_26.05() {
   make_root forky 26.05 libslurm-dev python3-dev python3-venv gcc libc6-dev
   add_pyslurm "$roots/26.05.new"
   add_python "$roots/26.05.new"
-  finish 26.05
-fi
+}
+
+[ $# -gt 0 ] || set -- 26.05 22.05 24.11
+for version in "$@"; do
+  made "$version" || { "make_$version"; finish "$version"; }
+done
