@@ -83,7 +83,7 @@ class Stage:
 
 SIDE_BY_SIDE = ("-n", "2", "--dist", "worksteal")
 # Servers and what PyTorch wrote are made once for a file: all its tests are one process's, but in files of ONE_BY_ONE.
-BY_FILE = ("-n", "4", "--dist", "loadfile")
+BY_FILE = ("-n", "5", "--dist", "loadfile")
 # Tests on clusters mostly wait for Slurm: more of them at once than the machine has cores.
 CLUSTERS = ("-n", "6", "--dist", "loadgroup")
 # The demo, and beside it the launcher's cluster, which mostly waits. A promise that is not kept is tried again, alone.

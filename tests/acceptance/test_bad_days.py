@@ -96,6 +96,7 @@ def assert_recovered(site: Site, job: int, nodes: list[str], spare: str = "n6") 
 
 
 @pytest.mark.machines
+@pytest.mark.long
 def test_slurmctlds_cable_pulled_for_longer_than_a_step_may_take_delays_the_recovery_and_no_more(
     make_site: MakeSite,
 ) -> None:
@@ -224,6 +225,7 @@ def decided(site: Site) -> set[tuple[str, int]]:
     return {(one["subject"], one["table_row"]) for one in site.items("/v1/decisions")}
 
 
+@pytest.mark.long
 def test_munge_down_is_slurm_away(make_site: MakeSite) -> None:
     site = make_site()
     job, nodes = start_gang(site)
@@ -276,6 +278,7 @@ def test_a_job_cancelled_before_anything_was_requeued_ends_the_recovery(make_sit
     assert "understudy_seats_1" not in gang.reservations(site)
 
 
+@pytest.mark.long
 def test_a_job_cancelled_while_its_seats_are_held_never_runs_again_nor_are_they_kept_for_its_epilog(
     make_site: MakeSite, tmp_path: Path
 ) -> None:

@@ -192,7 +192,8 @@ def test_the_demo_leaves_no_process(result: dict[str, Any]) -> None:
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(how: signal.Signals) -> None:
     """SIGTERM is to the demo what SIGINT is, which a shell lets no program in the background get."""
     with ended(

@@ -75,7 +75,7 @@ def records(site: Site) -> list[str]:
         pytest.param(NATIVE, "understudy", id="22.05"),
         pytest.param(NATIVE, "not managed", id="22.05-not-managed", marks=pytest.mark.long),
         pytest.param(DEBIAN_13, "understudy", id="24.11", marks=pytest.mark.long),
-        pytest.param(DEBIAN_14, "understudy", id="26.05"),
+        pytest.param(DEBIAN_14, "understudy", id="26.05", marks=pytest.mark.long),
     ],
 )
 def test_a_bad_verdict_keeps_a_job_off_the_node_and_it_runs_elsewhere_without_a_person(
@@ -194,7 +194,7 @@ def subshell_of(script: Path) -> int | None:
     return inner[0] if len(running) >= 2 else None
 
 
-@pytest.mark.parametrize("hook", ["prolog", "epilog"])
+@pytest.mark.parametrize("hook", ["prolog", pytest.param("epilog", marks=pytest.mark.long)])
 def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_site: MakeHookedSite, hook: str) -> None:
     site = make_hooked_site()
     say(site, "n1", "bad" if hook == "prolog" else "good")
@@ -216,7 +216,7 @@ def test_a_hook_killed_half_way_holds_up_no_job_and_drains_nothing(make_hooked_s
     assert drained(site) == []
 
 
-@pytest.mark.parametrize("hook", ["prolog", "epilog"])
+@pytest.mark.parametrize("hook", ["prolog", pytest.param("epilog", marks=pytest.mark.long)])
 def test_a_hook_that_hangs_gives_up_by_itself(make_hooked_site: MakeHookedSite, hook: str) -> None:
     """Slurm waits without limit by default."""
     site = make_hooked_site()

@@ -251,6 +251,7 @@ def test_a_gpu_that_asks_for_a_reset_gets_one_and_the_node_is_not_rebooted(make_
     site.wait_for(lambda: all(gpu["status"] == "ok" for gpu in site.node("n2")["gpus"]), 60, "NVML is asked again")
 
 
+@pytest.mark.long
 def test_idle_spares_are_validated_in_turn_while_they_are_reserved_as_spares(make_site: MakeSite) -> None:
     validation = {"enabled": True, "selfcheck": "", "command": "true", "dcgm_level": 0, "spare_check_hours": 24}
     validation |= {"run_stages": "always", "stages_command": STAGES_COMMAND, "stages": stages("memory", "pcie")}

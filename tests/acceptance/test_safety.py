@@ -82,6 +82,7 @@ def refuse_a_node_that_claims_to_be_another(site: Site) -> None:
     assert site.node("n1")["boot_id"] == boot_id
 
 
+@pytest.mark.long
 def test_a_pause_holds_everything_back_until_an_operator_resumes(make_site: MakeSite) -> None:
     site = make_site(nodes=4, spares=1, munge=True)
     gang.start_site(site)

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.cluster import SlurmCluster
-from tests.testbed.installation import ALL, NATIVE, Installation
+from tests.testbed.installation import DEBIAN_13, DEBIAN_14, NATIVE, Installation
 from understudy_agent.hooks.install import main
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(params=ALL, ids=lambda slurm: slurm.slurm)
+@pytest.fixture(
+    params=[NATIVE, pytest.param(DEBIAN_13, marks=pytest.mark.long), DEBIAN_14], ids=["22.05", "24.11", "26.05"]
+)
 def slurm(request: pytest.FixtureRequest) -> Installation:
     installation: Installation = request.param
     return installation

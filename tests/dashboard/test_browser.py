@@ -57,12 +57,10 @@ PAGES = {
     "reports": "/reports",
     "missing": "/nodes/none",
 }
-LOOKS = [
-    ("light", "desktop", DESKTOP),
-    pytest.param("dark", "desktop", DESKTOP, marks=pytest.mark.long),
-    ("dark", "phone", PHONE),
-]
-LIGHT_FIRST = [*LOOKS[:2], pytest.param("dark", "phone", PHONE, marks=pytest.mark.long)]
+LIGHT_DESKTOP = ("light", "desktop", DESKTOP)
+DARK_DESKTOP = pytest.param("dark", "desktop", DESKTOP, marks=pytest.mark.long)
+LOOKS = [pytest.param(*LIGHT_DESKTOP, marks=pytest.mark.long), DARK_DESKTOP, ("dark", "phone", PHONE)]
+LIGHT_FIRST = [LIGHT_DESKTOP, DARK_DESKTOP, pytest.param("dark", "phone", PHONE, marks=pytest.mark.long)]
 """Looks of pages that are drawn like those of the test with all of them."""
 
 

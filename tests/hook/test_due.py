@@ -184,10 +184,9 @@ OWN, OTHER = 60, 25
 """Steps between checkpoints by the training's own code, and as ordered."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # their steps take a thousand times as long where this test gives way to all others
-@pytest.mark.parametrize(
-    "script", [TRAINER, pytest.param(LIGHTNING, marks=pytest.mark.long)], ids=["huggingface", "lightning"]
-)
+@pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["huggingface", "lightning"])
 def test_trainers_save_before_the_ordered_steps_and_before_their_own(
     script: str, tmp_path: Path, plane: FakeControlPlane, config: Config
 ) -> None:

@@ -32,7 +32,13 @@ def gang(site: Site) -> Iterator[GangJob]:
 
 
 @pytest.mark.parametrize(
-    "bind", [[], ["--cpu-bind=cores"], ["--cpu-bind=map_cpu:1,0"]], ids=["default", "cores", "map"]
+    "bind",
+    [
+        [],
+        pytest.param(["--cpu-bind=cores"], marks=pytest.mark.long),
+        pytest.param(["--cpu-bind=map_cpu:1,0"], marks=pytest.mark.long),
+    ],
+    ids=["default", "cores", "map"],
 )
 def test_ranks_have_the_cpus_that_srun_gives_to_tasks(gang: GangJob, bind: list[str]) -> None:
     """srun itself, on the same cluster, is the measure."""

@@ -69,7 +69,13 @@ def test_every_rank_finds_its_place_and_the_job_ends_with_the_gang(gang: GangJob
 
 @pytest.mark.parametrize(
     "asked",
-    ["--gres=gpu:8", "--gres=gpu:8 --ntasks-per-node=8 --cpus-per-task=2", "--gpus-per-task=1 --ntasks-per-node=8"],
+    [
+        "--gres=gpu:8",
+        *(
+            pytest.param(f"{gpus} --ntasks-per-node=8", marks=pytest.mark.long)
+            for gpus in ("--gres=gpu:8 --cpus-per-task=2", "--gpus-per-task=1")
+        ),
+    ],
 )
 def test_without_a_number_there_is_a_rank_for_each_gpu(gang: GangJob, asked: str) -> None:
     gang.submit(["--nodes", "2"], nodes=3, sbatch=asked.split())
@@ -344,6 +350,7 @@ def test_one_torchrun_a_node(gang: GangJob) -> None:
 
 
 @pytest.mark.timed
+@pytest.mark.long
 def test_warm_standbys_begin_sooner_than_cold_ones(gang: GangJob) -> None:
     """The gang's first line after `import torch`, on all ranks, from the verdict on."""
     program = gang.home / "torch_program.py"
