@@ -203,6 +203,7 @@ def test_two_errors_a_day_apart_are_two_bursts_in_every_language(language: str) 
         ("syslog_harmless.log", {}),
         ("syslog_of_sites.log", {name: ["xid.79", "gpu.lost"] for name in ("1013", "balrog", "tower-PO5-650")}),
         ("rsyslog_line_breaks.log", {"gpu-2": ["gpu.lost"]}),
+        ("syslog_raw_line_breaks.log", {"gpu-2": ["gpu.lost"], "gpu-3": ["xid.79", "gpu.lost"], "node": ["gpu.lost"]}),
         ("busybox.log", {"node": ["xid.119"], "VM": ["xid.79"]}),
         ("nvswitches.log", {"node": ["sxid.11004"] * 4}),
         ("cloud_logging.json", {"a3-node-7": ["xid.79"], "42": ["xid.119"]}),

@@ -76,6 +76,9 @@ class Reader:
         rest = line[labelled.end() :] if labelled else line
         if rest[:1].isspace() and not _Before(line, self._now).understood:
             return self._goes_on(rest.strip(), self._begun.get(of))
+        begun = self._begun.get((machine, ""))
+        if line.startswith(_OF_A_RECORD) and begun is not None and begun.host:
+            return self._goes_on(line, begun)
         found = _of_text(line.replace(_ESCAPED_BREAK, "\n"), self._now)
         self._begun.pop(of, None)
         if isinstance(found, Message):
@@ -87,6 +90,9 @@ class Reader:
             return _unread(text, "it goes on with a line that the kernel did not write")
         return replace(begun, text=text, goes_on=True, starts=False) if _means_something(text) else None
 
+
+_OF_A_RECORD = "NVRM: "
+"""NVIDIA's driver writes records of several lines, and some syslogs leave the line breaks in their files."""
 
 _ESCAPED_BREAK = "#012"
 """rsyslog's form of a line break within a message."""
