@@ -344,3 +344,29 @@ def test_blocks_of_names_with_several_numbers_are_read() -> None:
 def test_tasks_of_an_array_with_a_limit_are_read() -> None:
     found = read(job("22.05", array="ArrayJobId=80520 ArrayTaskId=31-33,71-74%2 ArrayTaskThrottle=2 "))
     assert (found.job_id, found.not_alone != "", found.name) == (4711, True, "train")
+
+
+@pytest.mark.parametrize(
+    ("reason", "passes"),
+    [
+        ("Licenses", True),
+        ("QOSGrpNodeLimit", True),
+        ("QOSMaxGRESPerUser", True),
+        ("MaxGRESPerAccount", True),
+        ("AssocGrpGRES", True),
+        ("AssocMaxJobsLimit", True),
+        ("PartitionDown", True),
+        ("QOSMaxNodePerJobLimit", False),
+        ("AssocMaxGRESPerJob", False),
+        ("AssocMaxGRESPerNode", False),
+        ("QOSMaxCpuPerNode", False),
+        ("QOSMinGRES", False),
+        ("QOSMinCpuNotSatisfied", False),
+        ("QOSNotAllowed", False),
+        ("InvalidAccount", False),
+        ("PartitionTimeLimit", False),
+    ],
+)
+def test_limits_of_accounts_and_qos_and_licences_pass_unless_they_are_the_jobs_own(reason: str, passes: bool) -> None:
+    """Names of job_state_reason.c, 22.05 to 26.05: those that pass keep a gang's seats, the others give them back."""
+    assert read(job("24.11", state="PENDING", reason=reason)).waits_for_what_passes is passes

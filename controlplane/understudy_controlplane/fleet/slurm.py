@@ -221,7 +221,7 @@ ENDED_STATES = frozenset(
 """States of an ended job. It may go on in every other one, those of newer versions included."""
 
 _NEVER_PASSES = re.compile(
-    r"Invalid|NotAllowed|PerJob|NeverSatisfied|^Partition(?:Time|Node)Limit|^BadConstraints|^DeadLine"
+    r"Invalid|NotAllowed|PerJob|PerNode|^QOSMin|NeverSatisfied|^Partition(?:Time|Node)Limit|^BadConstraints|^DeadLine"
 )
 """Reason of a pending job that is not permitted what it asks for. Other reasons pass as other jobs end, as nodes
 return, or as an administrator takes a partition up again.
