@@ -42,7 +42,7 @@ from understudy_controlplane.fleet.decision import Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.state_words import STATES
-from understudy_controlplane.live.meters import Meter, Meters
+from understudy_controlplane.live.meters import Meters
 from understudy_controlplane.xid_policy import FaultClass, KernelRow, PolicyRow, RowOverride, default_policy
 
 HERE = Path(__file__).parent
@@ -255,6 +255,7 @@ def decisions() -> str:
         "Each round, detection gives findings; each finding has a signal; the table is looked up by the node's state",
         "and the signal. Nothing follows from a pair that is not in the table. Of several findings on one node the",
         "one of the highest priority counts. The decision, the log and `/v1/decisions` give the row's number.",
+        "*used*: " + ", ".join(f"`{state.value}`" for state in USED) + ".",
         "",
         "## The table",
         "",
@@ -274,8 +275,7 @@ def decisions() -> str:
         "",
         "## What ordinary things look like a fault",
         "",
-        "Each rule of detection, what ordinary thing looks like its finding, and what happens to it. A suspect stays",
-        "in service, is no spare, and is tested once no job uses it, where the site lets nodes be tested.",
+        "Each rule, what ordinary thing looks like its finding, and what happens then.",
         "",
         "| rule | ordinary |",
         "|---|---|",
@@ -292,8 +292,13 @@ def decisions() -> str:
     return "\n".join(lines) + "\n"
 
 
+USED = (NodeState.IN_SERVICE, NodeState.SUSPECT, NodeState.UNKNOWN, NodeState.PROBATION)
+"""Jobs run on nodes of these states."""
+
+
 def _row(row: Row) -> str:
     states = ", ".join(f"`{state.value}`" for state in row.states) if len(row.states) < 5 else "any"
+    states = "used" if row.states == USED else states
     when = "" if row.when is Condition.ALWAYS else row.when.value
     signals = ", ".join(f"`{signal.value}`" for signal in row.signals)
     becomes = f"`{row.to.value}`" if row.to else "stays" if row.states else ""
@@ -326,7 +331,8 @@ def slurm_settings() -> str:
 
 XID_INTRODUCTION = """\
 What the driver writes to the kernel log, and what follows from it. The table is data, version {version}; a site changes
-its rows in the control plane's configuration, with `class`, `repair` or both:
+its rows in the control plane's configuration, with `class`, `repair` or both. A row that a site changed applies as it
+is: details in the line are ignored, and repetition makes no difference.
 
 ```toml
 [xid.policy.94]
@@ -335,50 +341,36 @@ repair = "reset_gpu"
 reason = "always, whatever its flags are"
 ```
 
-A row that a site changed applies as it is: details in the line are ignored, and repetition makes no difference.
-`understudy explain xid 94` (or `sxid 20034`) shows what follows and why; `understudy analyze kernel-log FILE` does so
-for every line of a log.
-
-The log may be of one machine or of many: what dmesg, journalctl, syslog, Talos or a collector of logs wrote, in many
-languages, with what pdsh, clush, Ansible, `srun -l` or grep put before it, packed or not (real lines:
-`tests/data/world`). The best is `journalctl -k -a -o json`: it names machine, time, boot and writer of each
-message. The analysis says what a log does not:
-
-| the log has | the analysis |
-|---|---|
-| no names of machines | begins another machine where the clock goes back or the kernel starts again |
-| no time that it can read | judges each error by itself: it is in no burst, and repetition is not counted |
-| messages of programs, or behind unknown words | counts none of them; shows their number and the first ones |
+`understudy explain xid 94` (or `sxid 20034`) shows what follows and why. `understudy analyze kernel-log FILE` does so
+for every line of a log, of one machine or of many, as dmesg, journalctl, syslog, Talos or a collector wrote it, with
+what pdsh, clush, Ansible, `srun -l` or grep put before it. The best is `journalctl -k -a -o json`. A log without names
+of machines or times says less, and the analysis names what it lacks. Lines of programs count for nothing.
 
 ## What comes first
 1. **The driver's own recovery action**, per GPU and boot: Xid 154, or NVML's field 230. It goes before the row of the
-   error, where the driver reports an action with that code (*154 since*). `to 0x0` clears the action before.
+   error. `to 0x0` clears the action before.
 2. **The line itself**, where it says more (*decoded*).
 3. **The row.** The same code repeatedly on one GPU may have another class and repair (*repeated*).
 
 ## Bursts
 Xids on a node are one incident until it is silent for longer than three minutes. The cause is the first hardware
-fault that is not of a link, because a link has two ends; else the first fault of a link. An echo is no fault of its
-node, and its evidence names the fault that it follows. A line is an echo when it contains "caused by previous Xid", or
-by *echo of*.
+fault that is not of a link, because a link has two ends; else the first fault of a link. An echo ("caused by previous
+Xid", or *echo of*) is no fault of its node.
 
 ## The program or the hardware
-An error that a program can cause is no fault of a node. The same error on several nodes of one job is the program's.
-The same error on one GPU in jobs of different users, who have it on no other GPU, makes the node suspect
+An error that a program can cause is no fault of a node; nor is the same error on several nodes of one job. The same
+error on one GPU in jobs of different users, who have it on no other GPU, makes the node suspect
 ([`[xid]`](configuration.md)).
 """
 
 
 KERNEL_LINES = """\
-Agents pass on these lines because the control plane asks for them, at most 20 of a row within ten minutes. Lines that
-begin with the name of a process, that a process wrote, or that name a loop device count in no row. Nor does what the
-kernel logged before the node's first agent started. A site changes class and repair of a row by its name:
-`[xid.kernel_policy.soft_lockup]`. All classes are judgement: a row takes a node out of service only where the line
-itself says that the driver uses a GPU, or CUDA, no more; where a switch, a cable or a server may be the cause, it is a
-suspicion at most. Every spelling of the releases under *read in* is a test, made from their format strings; none was
-tried on hardware. What other sites logged is a test, too (`tests/data/world`). An error that a test
-made counts only where its line does not say so: NVLink 5's `i1` and EDAC's `FAKE ERROR` are no faults. The Fabric
-Manager's own log is not read: NVML shows its state ([signals](signals.md)).
+Agents pass on these lines, at most 20 of a row within ten minutes. Lines that a process wrote, or that name a loop
+device, count in no row. A site changes class and repair of a row by its name: `[xid.kernel_policy.soft_lockup]`.
+All classes are judgement: a row takes a node out of service only where the line itself says that the driver uses a GPU,
+or CUDA, no more. Spellings are those of NVIDIA 535 to 595 and Linux 5.14 to 6.19 (`xid_policy.toml` names the source of
+each); none was tried on hardware. Tests of NVLink 5 (`i1`) and EDAC (`FAKE ERROR`) are no faults. The Fabric Manager's
+own log is not read.
 """
 
 
@@ -404,9 +396,8 @@ def xid_policy() -> str:
         "## Xids",
         "",
         "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those that the code applies to",
-        "there (A100, H100, B100, GB200). Where *by* is judgement, class and repair are Understudy's judgement",
-        "and not NVIDIA's action; what follows from repetition always is. A code that is not in the table is recorded,",
-        "and no node is at fault. `understudy explain xid CODE` has its name and meaning.",
+        "there (A100, H100, B100, GB200). *by* says whose class and repair it is; what follows from repetition is",
+        "Understudy's judgement. A code that is not in the table is recorded, and no node is at fault.",
         "",
         "| Xid | meaning | class | repair | NVIDIA | by | GPUs | more |",
         "|---|---|---|---|---|---|---|---|",
@@ -430,8 +421,8 @@ def xid_policy() -> str:
         "",
         *KERNEL_LINES.splitlines(),
         "",
-        "| name | meaning | class | repair | hours | read in |",
-        "|---|---|---|---|---|---|",
+        "| name | meaning | class | repair | hours |",
+        "|---|---|---|---|---|",
         *(_kernel_row(name, row) for name, row in policy.kernel.items()),
         "",
         "## The driver's recovery actions",
@@ -452,12 +443,20 @@ def _xid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
     for judged, same in groupby(listed, key=lambda row: _judged(row[1])):
         of_one = list(same)
         codes = ", ".join(str(code) for code, _ in of_one)
-        meanings = "; ".join(dict.fromkeys(_meaning(row) for _, row in of_one))
+        meanings = _joined(list(dict.fromkeys(_meaning(row) for _, row in of_one)))
         yield f"| {codes} | {meanings} | {' | '.join(judged)} |"
 
 
 def _is_silent(row: PolicyRow) -> bool:
     return row.fault is FaultClass.RECORD and not _judged(row)[-1]
+
+
+def _joined(meanings: list[str]) -> str:
+    """Many that differ by a number are one."""
+    kinds = list(dict.fromkeys(meaning.rstrip("0123456789 ") for meaning in meanings))
+    if len(meanings) <= 3:
+        return "; ".join(meanings)
+    return "; ".join(f"{kind}s" if sum(m.startswith(kind) for m in meanings) > 1 else kind for kind in kinds)
 
 
 def _meaning(row: PolicyRow) -> str:
@@ -466,7 +465,6 @@ def _meaning(row: PolicyRow) -> str:
 
 def _judged(row: PolicyRow) -> tuple[str, ...]:
     more = {
-        "154 since": f"R{row.action_since}" if row.action_since else "",
         "decoded": DECODED[row.decode] if row.decode else "",
         "echo of": ECHOES[row.echo_of] if row.echo_of else "",
         "repeated": _repeated(row),
@@ -477,7 +475,7 @@ def _judged(row: PolicyRow) -> tuple[str, ...]:
 
 def _kernel_row(name: str, row: KernelRow) -> str:
     hours = f"{row.hours:g}" if row.fault is FaultClass.SUSPECT else ""
-    return f"| {name} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} | {row.origin} |"
+    return f"| {name} | {row.meaning} | {row.fault.value} | {row.repair.value} | {hours} |"
 
 
 def _repeated(row: PolicyRow) -> str:
@@ -529,7 +527,7 @@ def node_states() -> str:
         "stateDiagram-v2",
         "    [*] --> in_service",
         *(
-            f"    {before} --> {after}: {', '.join(f'{row.number} {row.signals[0].value}' for row in rows)}"
+            f"    {before} --> {after}: {', '.join(str(row.number) for row in rows)}"
             for (before, after), rows in drawn.items()
             if rows
         ),
@@ -566,13 +564,11 @@ def cli() -> str:
         "",
         GENERATED,
         "",
-        "`understudy COMMAND --help` describes a command's options. Commands that send requests to the control plane",
-        "take `--url` (or `UNDERSTUDY_URL`), your token's file as `--token-file` (or `UNDERSTUDY_TOKEN_FILE`), the",
-        "certificates that may sign the control plane's as `--ca-file` (or `UNDERSTUDY_CA_FILE`), your own certificate",
-        "as `--certificate` and `--key`, where the control plane asks for one, and `--json`.",
-        "Without a token MUNGE shows who you are, and you see your own jobs. They use no proxy of the environment.",
-        "Commands with a REASON send a request: with `--dry-run` they show what would follow and store nothing, with",
-        "`--wait` they wait until it is carried out.",
+        "`understudy COMMAND --help` describes a command's options. Commands that ask the control plane take `--url`",
+        "(or `UNDERSTUDY_URL`), `--token-file` (or `UNDERSTUDY_TOKEN_FILE`), `--ca-file` (or `UNDERSTUDY_CA_FILE`),",
+        "`--certificate` and `--key` of your own, and `--json`. Without a token MUNGE shows who you are, and you see",
+        "your own jobs. They use no proxy of the environment. Commands with a REASON send a request: with `--dry-run`",
+        "they show what would follow and store nothing, with `--wait` they wait until it is carried out.",
         "HOSTS is a host list as Slurm writes it: `c7`, `c[1-4,7]`. TIME is a time in UTC (`2026-01-31T12:00`) or how",
         "long ago it was (`90s`, `30m`, `4h`, `2d`).",
         "The shell completes commands, options, nodes, states and jobs; without the packages:",
@@ -624,21 +620,29 @@ def _command_rows(path: str, program: object, summary: str) -> Iterator[str]:
 
 def _parameters(program: click.Command) -> Iterator[str]:
     requests = {one.name for one in program.params} >= {"reason", "dry_run", "wait"}
+    optional = []
     for one in program.params:
         if isinstance(one, click.Argument):
             yield one.make_metavar(click.Context(program))
         elif one.name not in CONNECTION_OPTIONS and not (requests and one.name in REQUEST_OPTIONS):
             option = "/".join([one.opts[-1], *one.secondary_opts])
-            yield option if one.required else f"[{option}]"
+            if one.required:
+                yield option
+            else:
+                optional.append(f"[{option}]")
+    yield from optional if len(optional) <= 4 else ["[OPTIONS]"]
 
 
 def metrics() -> str:
     sections = [
         *(
-            (group, [(m.full_name, m.kind.value, m.labels, m.series, m.help, m.dcgm) for m in of_group])
+            (group, [(m.full_name, m.kind.value, m.labels, m.help, m.dcgm) for m in of_group])
             for group, of_group in METRIC_GROUPS.items()
         ),
-        ("Counters and histograms of the process", [(*_meter(m), "") for m in Meters().described]),
+        (
+            "Counters and histograms of the process",
+            [(m.name, m.kind, m.labels, m.help, "") for m in Meters().described],
+        ),
     ]
     per_node, gpus_max = len(NODES), Limits().gpus_in_metrics_max
     lines = [
@@ -651,9 +655,9 @@ def metrics() -> str:
         "[runbook](runbooks.md) each. In `deploy/grafana/`: dashboards (fleet, recovery, job, node, self).",
         "The package `understudy-controlplane` has both in `/usr/share/understudy-controlplane/`.",
         "",
-        "A scrape reads memory alone: no database, no Slurm, no wait for the loop. The text is made on a thread of its",
-        "own and answers all scrapes of the next moments, for ten times as long as it took to make. Counters begin at",
-        "zero when the process does. Every name begins with `understudy_`. A metric without a value has no series.",
+        "A scrape reads memory alone, and one text answers all scrapes of the next moments. Counters, whose names end",
+        "in `_total`, begin at zero when the process does; histograms are named as such, all others are gauges. A",
+        "metric without a value has no series. `DCGM_…` is the same value of dcgm-exporter.",
         "",
         "## How many series",
         "| of | series |",
@@ -668,27 +672,21 @@ def metrics() -> str:
         "",
     ]
     for title, rows in sections:
-        lines += [f"## {title}", "| metric | type | labels | series | meaning |", "|---|---|---|---|---|"]
-        for name, kind, labels, series, meaning, dcgm in rows:
-            same = (
-                f" dcgm-exporter: `{dcgm.partition(',')[0]}`{dcgm.partition(',')[1]}{dcgm.partition(',')[2]}."
-                if dcgm
-                else ""
-            )
-            lines.append(f"| `{name}` | {kind} | {', '.join(labels)} | {series} | {meaning}{same} |")
+        lines += [f"## {title}", "| metric | labels | meaning |", "|---|---|---|"]
+        for name, kind, labels, meaning, dcgm in rows:
+            same = f" `{dcgm.partition(',')[0]}`{dcgm.partition(',')[1]}{dcgm.partition(',')[2]}." if dcgm else ""
+            histogram = "Histogram. " if kind == "histogram" else ""
+            assert (kind == "counter") == name.endswith("_total"), name
+            lines.append(f"| `{name}` | {', '.join(labels)} | {histogram}{meaning}{same} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _meter(meter: Meter) -> tuple[str, str, tuple[str, ...], str, str]:
-    return meter.name, meter.kind, meter.labels, meter.series, meter.help
 
 
 SIGNALS_INTRODUCTION = """\
 Measured by `python -m tests.signals` on a virtual fleet, with the default configuration. **None of it is real
 hardware**: what a driver or a kernel really shows when a part fails is taken from [the sources of each
 signal](signals.md). The time is from the injection to the decision, with the agent's interval in it and a gang's steps
-of two seconds. A second signal has no consequence without a slow rank.
+of two seconds. *shown* may be a second signal, which has no consequence without a slow rank.
 """
 
 DAY_INTRODUCTION = """\
@@ -712,15 +710,8 @@ NVML, which follows NVIDIA's documents for V100, A100, H100, H200, B200, GB200 a
 H200]({H200}), both without NVLink, answer alike; no other was compared yet.
 """
 
-UNITS = {
-    "celsius": "°C",
-    "watts": "W",
-    "mhz": "MHz",
-    "percent": "%",
-    "bytes": "bytes",
-    "seconds": "s, a sum",
-}
-"""Units by how the name of a field ends."""
+UNITS = ("celsius", "watts", "mhz", "percent", "bytes", "seconds")
+"""Units by which the name of a field ends."""
 
 NUMBERED = {
     "recovery_action": "number of `nvmlDeviceGpuRecoveryAction_t`",
@@ -755,7 +746,7 @@ def _readings() -> list[str]:
     for one in recorded:
         every = f"{one['every_seconds']:g} s" if one["every_seconds"] else "sample (2 s)"
         since = f"R{one['since'].partition('.')[0]}" if one["since"] else "none"
-        fields = [f"`{name}` ({_unit(name)})" for name in one["fields"]]
+        fields = [f"`{name}`" + f" ({_unit(name)})" * bool(_unit(name)) for name in one["fields"]]
         alike.setdefault((every, ", ".join(one["not_by"]), since), []).extend(fields)
     return [
         *READINGS_INTRODUCTION.splitlines(),
@@ -767,7 +758,7 @@ def _readings() -> list[str]:
 
 
 def _unit(name: str) -> str:
-    return NUMBERED.get(name) or UNITS.get(name.rpartition("_")[2], "text")
+    return NUMBERED.get(name) or ("" if name.rpartition("_")[2] in UNITS else "text")
 
 
 def signal_table() -> str:
@@ -794,8 +785,8 @@ def signal_table() -> str:
 
 def _measured_signal(one: dict[str, Any]) -> str:
     if not one["rule"]:
-        return f"| {one['source']} | {one['signal']} | {one['injected']} | | stays | shown, or a second signal | |"
-    action = "recorded" if one["action"] == "nothing" and not one["state"] else one["action"].replace("_", " ")
+        return f"| {one['source']} | {one['signal']} | {one['injected']} | | stays | shown | |"
+    action = one["action"].replace("_", " ") if one["action"] != "nothing" else "" if one["state"] else "recorded"
     state = f"`{one['state']}`" if one["state"] else "stays"
     rule, after = f"`{one['rule']}`", f"{one['seconds']:g} s"
     return f"| {one['source']} | {one['signal']} | {one['injected']} | {rule} | {state} | {action} | {after} |"
