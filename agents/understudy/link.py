@@ -251,6 +251,7 @@ class Link:
                 self._outbox.training.test_after = int(answer["step"])
             elif answer.get("type") == "hang_question":
                 self._outbox.recorder.ask(time.monotonic())
+                self._outbox.stall.ask()
             elif answer.get("type") == "job_note":
                 self.warn_once(f"note {answer['key']}", "%s", answer["text"])
             elif answer.get("id") is None and answer.get("type") != "error":

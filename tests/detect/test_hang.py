@@ -12,7 +12,14 @@ import pytest
 from tests import builders as b
 from understudy_controlplane.config import Hang, Mode
 from understudy_controlplane.decide.hangs import questions
-from understudy_controlplane.detect.hang import ASK_SECONDS, hang, not_arrived, patience_seconds, stacks_shown
+from understudy_controlplane.detect.hang import (
+    ASK_SECONDS,
+    hang,
+    not_arrived,
+    patience_seconds,
+    stacks_shown,
+    who_stands_apart,
+)
 from understudy_controlplane.fleet.finding import HANGS, Finding, HungRanks, Signal
 from understudy_controlplane.fleet.incident import PORT_DOWN, OpenIncident
 from understudy_controlplane.fleet.recovery import (
@@ -334,6 +341,29 @@ def test_of_many_different_stacks_a_few_and_that_of_most_ranks_are_shown() -> No
     shown = stacks_shown(stacks)
     assert isinstance(shown, list)
     assert [one["count"] for one in shown if isinstance(one, dict)] == [1, 1, 1, 1, 90]
+
+
+@pytest.mark.parametrize(
+    ("stacks", "words"),
+    [
+        ({}, ""),
+        (dict.fromkeys(range(4), "nccl.py:1 wait"), ""),
+        (
+            {**dict.fromkeys(range(7), "nccl.py:1 wait < train.py:9 main"), 7: "loader.py:7 read < train.py:8 main"},
+            "rank 7 stands in loader.py:7 read, where 7 others stand in nccl.py:1 wait",
+        ),
+        ({0: "a.py:1 f", 1: "b.py:1 g"}, ""),
+        ({rank: "nccl.py:1 wait" if rank < 8 else f"train.py:{rank} main" for rank in range(12)}, ""),
+    ],
+)
+def test_ranks_that_stand_apart_are_named_where_nothing_else_shows_the_cause(
+    stacks: dict[int, str], words: str
+) -> None:
+    assert who_stands_apart(stacks) == words
+    (finding,) = found(table(UNMARKED, 1900, durations=KNOWN, stacks=stacks), started_at=b.NOW - 9000)
+    assert finding.signal is Signal.GANG_HUNG_UNNAMED
+    assert finding.summary.endswith(words)
+    assert finding.node == ""
 
 
 # -- what the ranks show before a restart ------------------------------------------------------------------------------

@@ -42,6 +42,20 @@ def test_the_stack_of_the_training_thread_is_shown_once_in_each_stall() -> None:
     assert watch.stack(time.monotonic() + STALL_SECONDS + 10) != "", "another stall"
 
 
+def test_it_is_shown_at_once_when_the_control_plane_asks_and_again_if_it_was_shown_before() -> None:
+    watch = StallWatch()
+    now = watch.since
+    watch.ask()
+    assert "test_stall.py" in watch.stack(now + 1)
+    watch.ask()
+    assert watch.stack(now + 2) == "", "once in each stall"
+    watch.progressed()
+    assert watch.stack(watch.since + 1) == "", "it goes on"
+    assert watch.stack(watch.since + STALL_SECONDS + 1) != ""
+    watch.ask()
+    assert watch.stack(watch.since + STALL_SECONDS + 2) != "", "what it does now"
+
+
 def test_the_agent_passes_it_on_until_the_rank_goes_on() -> None:
     windows = WindowBuffer()
     hello = Hello(job_id=7, restart_count=0, rank=0, world_size=1)

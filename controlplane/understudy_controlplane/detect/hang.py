@@ -41,6 +41,9 @@ RANKS_SHOWN_MAX = 32
 
 STACKS_SHOWN_MAX = 5
 
+APART_MAX = 3
+"""More ranks that stand elsewhere than the others point to none of them."""
+
 STANDING_SHARE = 2 / 3
 """Share of the time after which a gang counts as hung."""
 
@@ -483,6 +486,8 @@ def _attributed(
     if seen.why:
         more: dict[str, Json] = {"cause": seen.cause.value, "shown_by_ranks": seen.why, "group": seen.group}
         hung = replace(hung, summary=f"{hung.summary}; {seen.why}", evidence=hung.evidence.with_more(more))
+    elif apart := who_stands_apart(table.stacks):
+        hung = replace(hung, summary=f"{hung.summary}; {apart}")
     nodes = tuple(dict.fromkeys(table.nodes[rank] for rank in seen.suspects))
     named = replace(hung, signal=Signal.GANG_HUNG, rule="hang.shown", nodes=nodes)
     there = {node: [rank for rank in seen.suspects if table.nodes[rank] == node] for node in nodes}
@@ -593,6 +598,20 @@ def stacks_shown(stacks: Mapping[int, str]) -> Json:
         {"count": len(ranks), "ranks": [*ranks[:RANKS_SHOWN_MAX]], "stack": stack}
         for stack, ranks in (*fewest[: STACKS_SHOWN_MAX - 1], *fewest[STACKS_SHOWN_MAX - 1 :][-1:])
     ]
+
+
+def who_stands_apart(stacks: Mapping[int, str]) -> str:
+    """The few ranks that stand elsewhere than most do, for people: a stack shows no fault. Empty: there are none."""
+    ((common, count),) = Counter(stacks.values()).most_common(1) or [("", 0)]
+    apart = sorted(rank for rank, stack in stacks.items() if stack != common)
+    if not apart or len(apart) > APART_MAX or count <= len(stacks) / 2:
+        return ""
+    shown = ", ".join(f"rank {rank} stands in {_innermost(stacks[rank])}" for rank in apart)
+    return f"{shown}, where {counted(count, 'other')} stand in {_innermost(common)}"
+
+
+def _innermost(stack: str) -> str:
+    return stack.partition(" < ")[0]
 
 
 def _wait_for_absent(table: StepTable) -> bool:
