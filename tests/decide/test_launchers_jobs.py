@@ -42,6 +42,7 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import restarts_without_progress
 from understudy_controlplane.fleet.subject import Subject
 from understudy_controlplane.fleet.topology import Domain, DomainKind, merged
+from understudy_wire.hardware import Stuck, StuckProcess
 from understudy_wire.launcher import LauncherOrders, LauncherPhase, LauncherState, RankLayout, Restart
 from understudy_wire.parallelism import Parallelism
 from understudy_wire.places import Place
@@ -194,6 +195,14 @@ def test_otherwise_the_gang_moves_to_the_pool(of: Gang | None, why: str) -> None
 )
 def test_a_spare_about_which_something_bad_is_known_is_not_used(spare: Any) -> None:
     assert allocation_swap.healthy_spares(scene(nodes=[spare]), GANG, ()) == []
+
+
+def test_a_spare_on_which_a_process_computes_outside_of_the_job_is_not_used() -> None:
+    process = StuckProcess(4711, 1000, "python", Stuck.OUTSIDE, 180.0, age_seconds=2000.0)
+    nodes, started = [b.node("n4", processes=(process,))], int(b.NOW) - 1000
+    assert allocation_swap.healthy_spares(scene(nodes=nodes, jobs=[b.job(start_at=started)]), GANG, ()) == []
+    its_own = [b.job(start_at=started - 1000)]
+    assert allocation_swap.healthy_spares(scene(nodes=nodes, jobs=its_own), GANG, ()) == ["n4"]
 
 
 def test_a_spare_taken_out_of_service_in_the_same_round_is_not_used() -> None:

@@ -8,6 +8,7 @@ from understudy_controlplane.config import Config
 from understudy_controlplane.decide import plans, spares
 from understudy_controlplane.decide.placement import NO_PLACEMENT, Placement, layout_of, place
 from understudy_controlplane.decide.whole_blocks import Leaving, has_units, rule_of
+from understudy_controlplane.detect.processes import outside_of_jobs
 from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.gang import Gang
 from understudy_controlplane.fleet.job import Job
@@ -81,6 +82,7 @@ def healthy_spares(snapshot: Snapshot, gang: Gang, bad: Collection[str]) -> list
         and node.slurm is not None
         and not node.slurm.taken_out
         and not node.has_port_down
+        and not outside_of_jobs(snapshot, node)
     ]
 
 
