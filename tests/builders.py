@@ -31,6 +31,7 @@ from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReserv
 from understudy_controlplane.fleet.snapshot import SlurmShown, Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.suspicion import Suspicion, SuspicionCause
+from understudy_controlplane.live.telemetry import Heard, uuids_of
 from understudy_wire.facts import Fact, KernelEvent
 from understudy_wire.hardware import Gpu, GpuStatus
 from understudy_wire.messages import RELEASE, WIRE_VERSION, Report
@@ -204,3 +205,8 @@ def report(name: str = "n1", facts: Sequence[Fact] = (), ranks: Sequence[RankWin
         "facts": list(facts),
     }
     return Report(**(values | changes))
+
+
+def heard(report: Report, at: float) -> Heard:
+    """The report as telemetry keeps it."""
+    return Heard(report, at, uuids=uuids_of(report))

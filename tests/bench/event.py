@@ -169,9 +169,7 @@ class DrainedFleet(Fleet):
 def understudy(directory: Path, nodes: int) -> Iterator[Side]:
     fleet = DrainedFleet(directory, nodes)
     loop, pauses = threading.Thread(target=fleet.control_plane.loop.run), cycle(PAUSES)
-    fleet.tick()
-    fleet.hear(0)
-    fleet.tick()
+    fleet.settle()
     fleet.clock.go_on()
 
     def prepare() -> None:

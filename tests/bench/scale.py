@@ -8,6 +8,7 @@ benchmark's agents.
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+import structlog
 
 from tests import REPOSITORY
 from tests import builders as b
@@ -61,12 +63,10 @@ def measure(size: Size) -> list[Result]:
 
 def at(directory: Path, nodes: int, rounds: int) -> Figures:
     fleet = DrainedFleet(directory, nodes)
-    fleet.tick()
-    fleet.hear(0)
-    fleet.tick()
+    fleet.settle()
     found: dict[str, list[float]] = {name: [] for name in UNITS}
     template = msgspec.json.decode(full_report(0), type=Report)
-    for number in range(rounds):
+    for number in range(rounds + 1):
         fleet.hear(0)
         found["tick_milliseconds"].append(fleet.tick() * 1000)
         begun = time.process_time()
@@ -77,6 +77,8 @@ def at(directory: Path, nodes: int, rounds: int) -> Figures:
             assert time.process_time() - begun < WAIT_SECONDS
         found["event_to_drain_milliseconds"].append((time.process_time() - begun) * 1000)
         found["report_microseconds"].append(_report(fleet, template, nodes, number))
+    for values in found.values():
+        del values[:1]  # the first round loads what the others have
     found["memory_mebibytes"].append(resident_mebibytes())
     found["database_mebibytes"].append(sum(one.stat().st_size for one in directory.iterdir()) / 2**20)
     fleet.close()
@@ -86,7 +88,7 @@ def at(directory: Path, nodes: int, rounds: int) -> Figures:
 def _report(fleet: DrainedFleet, template: Report, nodes: int, number: int) -> float:
     """Microseconds of a report in the application, without the server."""
     template = msgspec.structs.replace(template, cluster=b.CLUSTER, sequence=number, sent_at=fleet.clock.now())
-    places = [(place * 7919 + number) % nodes for place in range(min(nodes, 2000))]
+    places = [(place * 7919 + number) % fleet.in_jobs for place in range(min(nodes, 2000))]
     reports = [
         fleet.with_ranks(msgspec.structs.replace(template, node=f"c{place + 1}", boot_id=b.BOOT), place)
         for place in places
@@ -132,6 +134,7 @@ def draw(found: Mapping[int, Figures]) -> str:
 
 
 if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         figures = at(Path(folder), int(sys.argv[1]), int(sys.argv[2]))

@@ -12,8 +12,10 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import msgspec
 
@@ -26,6 +28,7 @@ from tests.stopwatch import reference
 from understudy_controlplane.app import Outside, compose
 from understudy_controlplane.config import Config, Silence
 from understudy_controlplane.fleet.slurm import SlurmJob, SlurmNode, SlurmReservation
+from understudy_controlplane.observe import inventory, slurmd_probe
 from understudy_controlplane.serve import collect_rarely
 from understudy_controlplane.slurm.parse import parse_jobs, parse_nodes
 from understudy_controlplane.slurm.protocol import Slurm
@@ -42,6 +45,8 @@ STEPS = 10
 USUAL_STEP_SECONDS = 5
 """Every so many reports a rank has a step: ten a second, as above, are the most that any training makes."""
 SPARES = 100
+RECORDED_AT_ONCE = 2_000
+"""Nodes of a tick, before the measurement."""
 
 
 class LargeSlurm(StillSlurm):
@@ -93,7 +98,7 @@ class Fleet:
     def __init__(self, directory: Path, nodes: int = NODES, slurm: LargeSlurm | None = None, **sections: Any) -> None:
         """`sections` of the configuration."""
         slurm = slurm or LargeSlurm(nodes)
-        self._in_jobs, slurm_jobs = sum(len(job.nodes) for job in slurm.jobs()), len(slurm.jobs())
+        self.in_jobs, slurm_jobs = sum(len(job.nodes) for job in slurm.jobs()), len(slurm.jobs())
         server = {"database": f"sqlite:///{directory}/tick.db"}
         config = {"cluster": b.CLUSTER, "server": server, "spares": {"count": SPARES}, **sections}
         self.clock = SetClock()
@@ -107,6 +112,19 @@ class Fleet:
         self._round = 0
         self._finished = [0] * (slurm_jobs + 1)
         """Steps by job."""
+
+    def settle(self) -> float:
+        """Processor time of the first tick, in seconds. The next ones record what a control plane does bit by bit after
+        its start: which GPUs are where, and whose slurmd answers.
+        """
+        first = self.tick()
+        with ExitStack() as patched:
+            for module, name in ((inventory, "NODES_AT_ONCE"), (slurmd_probe, "PROBES_AT_ONCE")):
+                patched.enter_context(patch.object(module, name, RECORDED_AT_ONCE))
+            for _ in range(len(self._reports) // RECORDED_AT_ONCE + 2):
+                self.hear(0)
+                self.tick()
+        return first
 
     def hear(self, silent: int, usual: bool = False) -> None:
         """All but the first so many nodes, with ten steps of every rank; `usual`: with one of some."""
@@ -130,7 +148,7 @@ class Fleet:
     def with_ranks(self, report: Report, number: int, steps: Sequence[int] = ()) -> Report:
         """The report with the next steps of the node's ranks: so many by job, usually ten."""
         job, seat = number // GANG + 1, number % GANG
-        if job * GANG > self._in_jobs:
+        if job * GANG > self.in_jobs:
             return report
         done, more = self._finished[job], steps[job] if steps else STEPS
         ranks = [
@@ -145,9 +163,7 @@ def measure(size: Size) -> list[Result]:
     rounds, silent_nodes = size.of(ROUNDS, 1), size.of(SILENT, 20)
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as directory:
         fleet = Fleet(Path(directory), size.of(NODES, 200))
-        first = fleet.tick()
-        fleet.hear(0)
-        fleet.tick()
+        first = fleet.settle()
         found: dict[str, list[float]] = {name: [] for name in ("heard", "usual", "falling", "silent")}
         beside: dict[str, list[float]] = {name: [] for name in found}
 

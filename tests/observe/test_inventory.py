@@ -11,7 +11,6 @@ import pytest
 from tests import builders as b
 from tests.recover.rehearsal import NODES, Rehearsal
 from understudy_controlplane.fleet.gpu import MovedGpu, Replacement
-from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.store.database import StoreError
 from understudy_controlplane.store.queries import Queries
@@ -79,7 +78,7 @@ class Gpus:
 def test_a_node_counts_as_seen_only_once_the_database_was_asked_about_it(failing: str) -> None:
     """It may be another machine by now."""
     inventory = Inventory(Gpus(failing))
-    heard = {"n1": Heard(b.report("n1", gpus=[b.gpu(0)]), b.NOW)}
+    heard = {"n1": b.heard(b.report("n1", gpus=[b.gpu(0)]), b.NOW)}
     with pytest.raises(StoreError):
         inventory.look(heard, b.NOW)
     assert inventory.unseen == {"n1"}

@@ -31,7 +31,6 @@ from understudy_controlplane.fleet.recovery import ManualRepairPlan, PagePlan, S
 from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.snapshot import FleetHistory
 from understudy_controlplane.live.pulse import Pulse
-from understudy_controlplane.live.telemetry import Heard
 from understudy_controlplane.observe.inventory import Inventory
 from understudy_controlplane.provider.client import ProviderError, Question, ask, ask_for_plans
 from understudy_controlplane.provider.watch import LIFE_SECONDS_MAX, SOURCE, ProviderWatch
@@ -447,8 +446,8 @@ def test_a_control_plane_that_starts_knows_the_machines_and_waits_to_see_them(en
     inventory = Inventory(store)
     assert inventory.replacements == {"n1": Replacement(b.NOW + 5, b.NOW + 10)}
     assert inventory.unseen == {"n1"}
-    heard = {f"m{i}": Heard(b.report(f"m{i}", gpus=[b.gpu(uuid=f"GPU-m{i}")]), b.NOW + 20) for i in range(200)}
-    heard["n1"] = Heard(b.report("n1", gpus=gpus("second")["n1"]), b.NOW + 20)
+    heard = {f"m{i}": b.heard(b.report(f"m{i}", gpus=[b.gpu(uuid=f"GPU-m{i}")]), b.NOW + 20) for i in range(200)}
+    heard["n1"] = b.heard(b.report("n1", gpus=gpus("second")["n1"]), b.NOW + 20)
     assert "n1" in inventory.look(heard, b.NOW + 20), "the first of many"
     assert inventory.unseen == frozenset()
 
@@ -506,7 +505,7 @@ def test_gpus_that_are_swapped_back_make_it_the_machine_of_before(engine: Engine
 
     def see(machine: str, now: float) -> None:
         report = b.report("n1", gpus=gpus(machine)["n1"])
-        store.see_gpus(inventory.look({"n1": Heard(report, now)}, now), now)
+        store.see_gpus(inventory.look({"n1": b.heard(report, now)}, now), now)
 
     see("first", b.NOW)
     TicketStore(engine).open_ticket("n1-1", "n1", ACCEPTED, b.NOW + 5)

@@ -84,6 +84,11 @@ class Heard:
     programs: tuple[ProgramFiles, ...] = ()  # the same
     usual: bool = False  # it shows nothing but hardware that works
     versions: Versions = ()
+    uuids: tuple[str, ...] = ()  # of its GPUs; the same value while they stay
+
+
+def uuids_of(report: Report) -> tuple[str, ...]:
+    return tuple([gpu.uuid for gpu in report.gpus])
 
 
 class Telemetry:
@@ -133,7 +138,7 @@ class Telemetry:
 
         One rank's implausible window does not invalidate its node's report. Raises UnknownNode; then nothing was taken.
         """
-        usual, versions = is_usual(report, report.sent_at - now), versions_of(report)
+        usual, versions, uuids = is_usual(report, report.sent_at - now), versions_of(report), uuids_of(report)
         with self._lock:
             if report.node not in self._known:
                 raise UnknownNode(report.node)
@@ -142,7 +147,8 @@ class Telemetry:
             parts = tuple(report.parts) or (before.parts if before is not None and goes_on else ())
             programs = report.programs if report.programs is not None else (before.programs if before else ())
             gpus = _gpus_readable(report, before, now)
-            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs), usual, versions)
+            uuids = before.uuids if before is not None and before.uuids == uuids else uuids
+            self._heard[report.node] = Heard(report, now, gpus, parts, tuple(programs), usual, versions, uuids)
             self.reports_total += 1
             dropped: list[str] = []
             asking: list[RankWindow] = []

@@ -52,7 +52,7 @@ class Inventory:
             self._moved = [one for one in self._moved if one.uuid not in uuids] + moved
             del self._moved[:-MOVED_GPUS_MAX]
             # Last: a node of which the database could not be asked is due in the next round, and unseen until then.
-            self._recorded |= {name: (now, _uuids(gpus)) for name, gpus in due.items()}
+            self._recorded |= {name: (now, heard[name].uuids) for name in due}
         return due
 
     def _due(self, heard: Mapping[str, Heard], now: float) -> dict[str, Sequence[Gpu]]:
@@ -62,19 +62,14 @@ class Inventory:
         due: dict[str, Sequence[Gpu]] = {}
         for name in chain(self.unseen.intersection(heard), heard):
             one = heard[name]
-            present = _uuids(one.report.gpus)
             recorded_at, recorded = self._recorded.get(name, (0.0, ()))
-            fresh = now - one.at <= MOVE_SECONDS_MIN
-            old = not 0 <= now - recorded_at < RECORD_INTERVAL_SECONDS
-            if present and fresh and (present != recorded or old):
+            if one.uuids == recorded and 0 <= now - recorded_at < RECORD_INTERVAL_SECONDS:
+                continue
+            if one.uuids and now - one.at <= MOVE_SECONDS_MIN:
                 due[name] = one.report.gpus
                 if len(due) >= NODES_AT_ONCE:
                     break
         return due
-
-
-def _uuids(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    return tuple(gpu.uuid for gpu in gpus)
 
 
 def _still_there(moved: MovedGpu, heard: Mapping[str, Heard], now: float) -> bool:
