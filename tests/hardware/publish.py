@@ -41,8 +41,8 @@ def published(text: bytes) -> list[Part]:
 
 
 def prose(lines: Sequence[str]) -> list[str]:
-    """Lines without tables: the file beside the page has each reading."""
-    return [line for line in lines if not line.startswith("|")]
+    """Lines without tables and durations: the file beside the page has each reading."""
+    return [line for line in lines if not line.startswith(("|", "done, "))]
 
 
 def main(report: str, day: str, machine: str) -> None:
