@@ -196,8 +196,10 @@ MIG_MODE_SECONDS = 180.0
 """A service sets MIG mode at each boot (Hopper does not keep it), and the agent reads it once a minute."""
 
 
-GPU_MEMORY_ALIKE = 0.95
-"""Share of the memory of GPUs of the same kind that those of another driver or ECC mode have at least."""
+GPU_MEMORY_ALIKE = 0.9
+"""Share of the memory of GPUs of the same kind that those of another driver, or with ECC, have at least: ECC takes a
+sixteenth where the memory is no HBM.
+"""
 
 
 def _models(gpus: Iterable[Gpu]) -> frozenset[str]:
