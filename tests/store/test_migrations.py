@@ -9,7 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import MIGRATIONS, StoreError, migrate, newest_revision
+from understudy_controlplane.store.database import MIGRATIONS, StoreError, can_use, migrate, newest_revision
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +37,33 @@ def test_a_database_of_another_release_or_an_earlier_build_says_what_to_do(engin
         StoreError, match=r"by another release, or by a build before 0\.3\.0 .*begin with a new database"
     ):
         migrate(engine)
+
+
+@pytest.mark.parametrize(
+    ("revision", "usable"),
+    [
+        ("0100", True),
+        ("0200from0100", True),
+        ("0300from0100", True),
+        ("0300from0200", False),
+        ("0200", False),
+        ("0200from", False),
+    ],
+)
+def test_a_newer_schema_is_used_where_it_only_adds_to_the_one_of_this_release(
+    engine: Engine, revision: str, usable: bool
+) -> None:
+    assert newest_revision() == "0100", "the revisions of this test are newer ones"
+    assert can_use(revision) is usable
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    if not usable:
+        with pytest.raises(StoreError, match="by another release"):
+            migrate(engine)
+        return
+    migrate(engine)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == revision
 
 
 def test_a_command_upgrades_no_database_on_which_a_control_plane_may_work(engine: Engine) -> None:

@@ -316,6 +316,21 @@ def newest_revision() -> str:
     return max(revisions())
 
 
+def can_use(revision: str) -> bool:
+    """True if this release can work on a schema of this revision. A newer one that only adds to the schema names the
+    oldest revision whose releases go on working on it: `0200from0100`. The release after it may take away.
+    """
+    oldest = revision.partition("from")[2]
+    return revision in revisions() or "" != oldest <= newest_revision().partition("from")[0]
+
+
+def is_up_to_date(revision: str | None) -> bool:
+    """A newer one that this release can use is left as it is."""
+    return revision is not None and (
+        revision == newest_revision() or (revision not in revisions() and can_use(revision))
+    )
+
+
 def revision_of(connection: Connection) -> str | None:
     """Revision of the schema; None: it has none."""
     if not sqlalchemy.inspect(connection).has_table("alembic_version"):
@@ -325,15 +340,16 @@ def revision_of(connection: Connection) -> str | None:
 
 
 def migrate(engine: Engine, *, upgrades: bool = True) -> None:
-    """Bring the schema to the newest revision."""
+    """Bring the schema to the newest revision, or leave it at a newer one that this release can use."""
     with engine.begin() as connection:
         found = revision_of(connection)
-        if found is not None and found != newest_revision() and not upgrades:
+        if is_up_to_date(found):
+            return
+        if found is not None and not upgrades:
             raise StoreError(
                 "it has the schema of another release; the control plane of this one upgrades it, start it"
             )
-        if found != newest_revision():
-            _upgrade(connection)
+        _upgrade(connection)
 
 
 def _upgrade(connection: Connection) -> None:

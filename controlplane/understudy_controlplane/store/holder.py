@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 from understudy_controlplane.fleet.counted import listed
 from understudy_controlplane.fleet.holder import STANDBY_SECONDS, Holder, Leader, Standby
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import WRITER, named, postgresql_arguments, read_url, revisions
+from understudy_controlplane.store.database import WRITER, can_use, named, postgresql_arguments, read_url
 
 _KEY = 0x756E6465727374  # of the lock, among other programs' locks in the same PostgreSQL database
 _STANDBY = "understudy standby "
@@ -112,11 +112,11 @@ class HolderSession:
             self._name = name
 
     def foreign_revision(self) -> str:
-        """Revision of a schema that this release does not know; empty: it can use the database."""
+        """Revision of a schema on which this release cannot work; empty: it can use the database."""
         if self._session.execute(_HAS_TABLE).scalar() is None:
             return ""
         found = self._session.execute(_REVISION).scalar()
-        return "" if found is None or found in revisions() else str(found)
+        return "" if found is None or can_use(found) else str(found)
 
     def holder(self) -> Holder | None:
         """None: no control plane has led yet."""

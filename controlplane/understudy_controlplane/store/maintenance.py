@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from understudy_controlplane.store import tables
-from understudy_controlplane.store.database import newest_revision, read_url, revision_of
+from understudy_controlplane.store.database import is_up_to_date, newest_revision, read_url, revision_of
 
 SHOWN_MAX = 20
 """Problems of one kind."""
@@ -77,7 +77,7 @@ def _schema_problems(connection: Connection) -> Iterator[str]:
     if version is None:
         yield "no schema: it is not a database of Understudy; name another one in server.database"
         return
-    if version != newest:
+    if not is_up_to_date(version):
         yield f"schema {version}, and this release has {newest}: start `understudy serve` of the release that is to run"
         return
     there = set(sqlalchemy.inspect(connection).get_table_names())
