@@ -35,6 +35,7 @@ from understudy_controlplane.decide import (
     hangs,
     needs,
     recovery_recheck,
+    repair_cycle,
     requests_in_force,
     transitions,
 )
@@ -313,6 +314,12 @@ BROKEN: dict[str, Broken] = {
         _drawn("dead nodes are not set down before the requeue"),
         (Event(40.0, Kind.NODE_DIES, "n2"),),
         seconds=240.0,
+    ),
+    "a node is repaired while a job works there": Broken(
+        "a-repair-waits-for-jobs",
+        lambda: patch.object(repair_cycle, "_is_out_and_empty", lambda _, node: node.record.drained_at is not None),
+        (Event(40.0, Kind.XID, "n2", number=63),),
+        seconds=100.0,
     ),
     "a gang that saves nothing leaves a slow node": Broken(
         "a-gang-at-work-stays",

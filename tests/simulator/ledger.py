@@ -145,6 +145,10 @@ class Ledger:
                 self._holds_free_nodes(effect)
             case "requeue_job" | "requeue_failed_job":
                 self._requeues(effect)
+            case "reboot_node":
+                self._repairs(effect, effect.arguments[0])
+            case "create_reservation" if effect.arguments[0].startswith(NODE_HOLD_PREFIX):
+                self._repairs(effect, effect.arguments[0].removeprefix(NODE_HOLD_PREFIX))
             case "delete_reservation" if effect.arguments[0].startswith(SEATS_PREFIX):
                 self._gives_up_seats(effect, int(effect.arguments[0].removeprefix(SEATS_PREFIX)), recoveries)
             case "set_job_reservation" if not effect.arguments[1]:
@@ -239,6 +243,16 @@ class Ledger:
             dead = not machine.alive and self._world.now - machine.died_at > DEAD_SECONDS
             if dead and name not in down and name not in self._world.invariants.drained_by_person:
                 raise Violation("a-dead-node-is-down-first", f"{effect}, and {name} is dead, and not DOWN in Slurm")
+
+    def _repairs(self, effect: Effect, name: str) -> None:
+        """A reset ends a job that is there, and Slurm reboots no node before its jobs have ended: the attempt counts as
+        failed meanwhile. A drain that slurmctld has lost keeps no job away.
+        """
+        drained = any(node.name == name and node.draining for node in self._world.line.nodes_now())
+        for job in self._world.jobs().values():
+            works = job.state in ("RUNNING", "SUSPENDED") and not job.name.startswith(TEST_PREFIX)
+            if drained and works and name in job.nodes:
+                raise Violation("a-repair-waits-for-jobs", f"{effect}, and job {job.job_id} is there")
 
     def _ended_by(self, effect: Effect) -> list[Gang]:
         """Gangs whose attempt it ends."""
