@@ -44,7 +44,7 @@ SOURCES = (
     "README.md",
     "LICENSE",
 )
-MAINTAINER = "The Understudy authors <understudy@localhost>"
+MAINTAINER = "The Understudy authors"
 GLIBC_MINORS = range(34, 4, -1)
 """The oldest system that gets these packages is RHEL 9, with glibc 2.34."""
 

@@ -12,6 +12,7 @@ from understudy_controlplane.api.needs import NeedRecord
 from understudy_controlplane.dashboard import evidence_words, situation
 from understudy_controlplane.dashboard.situation import Known, Line
 from understudy_controlplane.fleet.drill import Drill
+from understudy_controlplane.fleet.finding import Finding, Signal
 from understudy_controlplane.fleet.incident import OpenIncident
 from understudy_controlplane.fleet.job import Job
 from understudy_controlplane.fleet.need import NeedKind
@@ -144,7 +145,13 @@ def test_a_person_reads_how_to_reboot_and_to_return_parts_where_understudy_does_
 
 def test_a_released_node_is_validated_after_a_repair_by_hand() -> None:
     assert choices(fleet(node(NodeState.MANUAL_REPAIR)))["Release"] == "it is validated, and returns if it passes"
-    assert "without a validation" in choices(fleet(node(NodeState.QUARANTINED)))["Release"]
+    assert choices(fleet(node(NodeState.QUARANTINED)))["Release"] == "it returns at once, without a validation"
+
+
+def test_what_speaks_against_a_release_is_shown_before_it_is_asked_for() -> None:
+    lost = Finding(Signal.HARDWARE_FAULT, "nvml.lost", "n3", b.NOW, "GPU 3 is lost to NVML")
+    found = choices(fleet(node(NodeState.QUARANTINED)), Known(faults=[lost]))["Release"]
+    assert found.endswith(". But the fault is still there: GPU 3 is lost to NVML")
 
 
 def test_a_drill_is_marked_and_can_be_ended() -> None:

@@ -283,6 +283,7 @@ def _situation(reading: Reading, view: NodeView, decisions: Sequence[Record]) ->
         deps.stores.tickets.tickets(TICKETS_READ, is_open=True, node=view.name),
         decisions[0] if decisions else None,
         {job.key: step for job in snapshot.job_on(view.name) if (step := _saved_step(deps, job)) is not None},
+        deps.pulse.faults.get(view.name, ()),
     )
     return situation.of_node(snapshot, view, deps.current.config, known)
 

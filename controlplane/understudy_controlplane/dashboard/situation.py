@@ -16,6 +16,8 @@ from understudy_controlplane.dashboard.page import words
 from understudy_controlplane.decide.ladder import died
 from understudy_controlplane.decide.needs import named
 from understudy_controlplane.decide.repair_cycle import dismisses, waits_for_slurm
+from understudy_controlplane.decide.request_preview import against_release
+from understudy_controlplane.fleet.finding import Finding
 from understudy_controlplane.fleet.job import Job, JobKey
 from understudy_controlplane.fleet.node import OUT_OF_SERVICE, NodeState, NodeView
 from understudy_controlplane.fleet.operator import Verb
@@ -71,6 +73,7 @@ class Known:
     tickets: Sequence[Record] = ()
     newest_decision: Record | None = None
     saved: Mapping[JobKey, int] | None = None  # step of each job's newest good checkpoint
+    faults: Sequence[Finding] = ()  # of the newest round
 
 
 def of_node(snapshot: Snapshot, node: NodeView, config: Config, known: Known) -> Situation:
@@ -211,7 +214,10 @@ def _choices(snapshot: Snapshot, node: NodeView, config: Config, known: Known) -
         yield _of_node("end-drill", "End the drill", name, "it returns, if nothing but the drill speaks against it")
     for verb, word in node_actions(state, has_incident=snapshot.incident_of(name) is not None):
         leave = _leave(snapshot, name, known, is_fault=verb == "quarantine")
-        yield _of_node(verb, word, name, _comes(verb, node, config, leave))
+        comes = _comes(verb, node, config, leave)
+        if verb == "release" and (against := against_release(node, known.faults, snapshot.now, config)):
+            comes += f". But {against}"
+        yield _of_node(verb, word, name, comes)
     for job in snapshot.job_on(name):
         if job.managed:
             yield from _moves(job, name)
