@@ -198,8 +198,11 @@ def _validation_fails(_world: World, _event: Event, machine: Machine) -> None:
 
 
 def _drains(world: World, _event: Event, machine: Machine) -> None:
+    drained = {node.name for node in world.slurm.nodes() if node.draining}
     world.slurm.drain_by("admin", machine.name, "looks odd")
     world.invariants.was_drained_by_person(machine.name)
+    if machine.name not in drained:  # it was resumed for its repair, and is the administrator's from now on
+        world.invariants.ledger.taken.discard(machine.name)
 
 
 def _resumes(world: World, _event: Event, machine: Machine) -> None:
