@@ -20,9 +20,7 @@ KINDS_OF_COMMUNICATOR_MAX = 6
 
 @dataclass(slots=True)
 class _Minute:
-    """`ranks` has the bit of each rank of the gang that has reported."""
-
-    ranks: int = 0
+    ranks: set[int] = field(default_factory=set)  # of the gang, that have reported
     seconds: float = float("inf")
 
 
@@ -61,7 +59,7 @@ class CommunicatorBuffer:
         if key not in seen.kinds and len(seen.kinds) >= KINDS_OF_COMMUNICATOR_MAX:
             return
         known = seen.kinds.setdefault(key, {}).setdefault(minute, _Minute())
-        known.ranks |= 1 << rank
+        known.ranks.add(rank)
         known.seconds = min(known.seconds, one.seconds)
 
     def _over(self) -> list[CommunicatorTimes]:
@@ -70,13 +68,12 @@ class CommunicatorBuffer:
             kinds: dict[TimedKind, tuple[float, ...]] = {}
             ranks: set[int] = set()
             for (operation, size), minutes in seen.kinds.items():
-                whole = [one for _, one in sorted(minutes.items()) if one.ranks.bit_count() == seen.size]
+                whole = [one for _, one in sorted(minutes.items()) if len(one.ranks) == seen.size]
                 if whole:
                     kinds[TimedKind(operation, size)] = tuple(one.seconds for one in whole)
-                    ranks.add(whole[-1].ranks)
-            if len(ranks) == 1:  # else other ranks have a communicator of this name
-                members = tuple(place for place, bit in enumerate(bin(ranks.pop())[:1:-1]) if bit == "1")
-                found.append(CommunicatorTimes(name, seen.purpose, members, seen.nodes, kinds))
+                    ranks |= whole[-1].ranks
+            if kinds and len(ranks) == seen.size:  # else other ranks have a communicator of this name
+                found.append(CommunicatorTimes(name, seen.purpose, tuple(sorted(ranks)), seen.nodes, kinds))
         return found
 
     def _forget(self) -> None:
