@@ -1,7 +1,8 @@
 """How a control plane grows with its fleet: `python -m tests.bench.scale`, the figures and plots of docs/scale.md.
 
 For each size, by a process of its own: processor time of a tick with all nodes heard, of a report, and of an Xid until
-its node is drained; memory, and the database. All but 64 nodes run gangs of eight. Memory includes the reports of the
+its node is drained, as on a machine on which `tests.stopwatch.reference` takes REFERENCE_SECONDS; memory, and the
+database. All but 64 nodes run gangs of eight. Memory includes the reports of the
 benchmark's agents.
 """
 
@@ -23,9 +24,10 @@ import structlog
 from tests import REPOSITORY
 from tests import builders as b
 from tests.bench.event import WAIT_SECONDS, DrainedFleet
-from tests.bench.processor import resident_mebibytes
+from tests.bench.processor import resident_mebibytes, seconds_of
 from tests.bench.report_load import full_report
 from tests.bench.result import Result, Size, result
+from tests.stopwatch import REFERENCE_SECONDS, reference
 from understudy_controlplane.serve import tune_interpreter
 from understudy_wire.messages import Report
 
@@ -68,15 +70,19 @@ def at(directory: Path, nodes: int, rounds: int) -> Figures:
     template = msgspec.json.decode(full_report(0), type=Report)
     for number in range(rounds + 1):
         fleet.hear(0)
-        found["tick_milliseconds"].append(fleet.tick() * 1000)
+        work = seconds_of(reference)
+        tick = fleet.tick()
         begun = time.process_time()
         drained = fleet.xid()
         while not drained.is_set():
             fleet.tick()
             drained.wait(0.05)
             assert time.process_time() - begun < WAIT_SECONDS
-        found["event_to_drain_milliseconds"].append((time.process_time() - begun) * 1000)
-        found["report_microseconds"].append(_report(fleet, template, nodes, number))
+        event, report = time.process_time() - begun, _report(fleet, template, nodes, number)
+        scale = REFERENCE_SECONDS / min(work, seconds_of(reference))
+        found["tick_milliseconds"].append(tick * scale * 1000)
+        found["event_to_drain_milliseconds"].append(event * scale * 1000)
+        found["report_microseconds"].append(report * scale)
     for values in found.values():
         del values[:1]  # the first round loads what the others have
     found["memory_mebibytes"].append(resident_mebibytes())
