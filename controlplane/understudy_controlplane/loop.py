@@ -178,7 +178,11 @@ class Loop:
         self.wake()
 
     def fault_came(self) -> None:
-        """Something may have failed: the next tick begins with a reading of Slurm, so that it acts without a second."""
+        """Something may have failed: the next tick begins with a reading of Slurm, so that it acts without a second.
+
+        All of Slurm is read: slurmctld sends all nodes to a scontrol that shows one (info_node.c), and all jobs to a
+        squeue that shows those of one node (squeue.c).
+        """
         self._fault_came = True
         self.wake()
 
