@@ -39,6 +39,15 @@ def test_a_report_that_comes_twice_changes_nothing() -> None:
     assert known(buffer) == {}, "rank 7 has reported nothing"
 
 
+def test_a_rank_whose_clock_is_wrong_does_not_hide_what_others_report() -> None:
+    buffer = CommunicatorBuffer()
+    buffer.add(9, times(10_000, 0.5), 100.0)
+    for minute in range(2):
+        for rank in (4, 7):
+            buffer.add(rank, times(minute, 0.5), 60.0 * minute + 60.0)
+    assert known(buffer) == {"0xa": (0.5,)}
+
+
 def test_a_name_that_more_ranks_use_than_the_communicator_has_is_not_shown() -> None:
     buffer = CommunicatorBuffer()
     for minute, ranks in enumerate(((4, 7), (4, 8))):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from understudy_controlplane.fleet.steps import NO_COMMUNICATORS, Communicators, CommunicatorTimes, TimedKind
 from understudy_wire.ranks import CollectiveKind, CollectiveTimes
 
+MINUTE_SECONDS = 60.0
 MINUTES_KEPT = 4
 """The newest of which any rank has reported is not complete yet."""
 COMMUNICATORS_MAX = 16_384
@@ -40,6 +41,8 @@ class CommunicatorBuffer:
         self._seen: dict[str, _Seen] = {}
 
     def add(self, rank: int, times: CollectiveTimes, now: float) -> None:
+        if abs(times.minute - now / MINUTE_SECONDS) > MINUTES_KEPT:  # the clock of its node is wrong
+            return
         if times.minute > self._newest:
             self.shown = Communicators(tuple(self._over()), now)
             self._newest = times.minute
