@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -50,44 +51,39 @@ GENERATED = "<!-- Generated from the code by `make docs`. Change the code, not t
 
 GUARDS = {
     Because.DRY_RUN: 'the control plane only observes: `mode = "observe"`, the default',
-    Because.PAUSED: "an operator has paused the control plane or this job: nothing begins, and recoveries stop before "
-    "their next effect",
-    Because.AWAITS_APPROVAL: 'an operator has to approve the recovery first: `mode = "approve"`, or its incident is '
-    "older than mode act",
+    Because.PAUSED: "an operator has paused the control plane or this job",
+    Because.AWAITS_APPROVAL: 'an operator has to approve the recovery first: `mode = "approve"`, or an '
+    "incident older than mode act",
     Because.CANCELLED: "an operator cancelled the recovery that this would repeat",
     Because.SLURM_UNREADABLE: "Slurm cannot be read, so its state is not known",
     Because.GATHERING: "the control plane has just started and not every node has reported yet (10 s at most)",
     Because.FLEET_BUDGET: "the limit of nodes quarantined at once is reached",
     Because.HOURLY_BUDGET: "the limit of quarantines within an hour is reached",
-    Because.RULE_BUDGET: "this rule has taken out as many nodes within a day, or a week, as one rule may: a person is "
-    "paged, and `understudy breaker reset REASON` lets it continue. No gang is moved for it; one that is ended for "
-    "something else leaves the node, where there is a spare",
+    Because.RULE_BUDGET: "this rule has taken out as many nodes within a day, or a week, as one rule may: "
+    "a person is paged, and `understudy breaker reset REASON` lets it continue",
     Because.JOB_BUDGET: "this job was moved too often within the hour: a person has to look at it",
     Because.RESTART_BUDGET: "the limit of restarts of a hung gang without progress is reached",
     Because.RELEASE_BUDGET: "Understudy's Prolog refused nodes to this job too often within the hour",
     Because.FOREIGN_POOL: "a reservation that the control plane did not make has the name of the spare pool",
     Because.RULE_DRY_RUN: "this rule is recorded only (`observe_rules` in `[guards]`)",
-    Because.OTHER_LEADER: "another control plane leads here: the circuit breaker opens, and holds back everything",
+    Because.OTHER_LEADER: "another control plane leads here, too: the circuit breaker opens",
     Because.BREAKER: "the circuit breaker is open, or opens with this: only a person closes it",
     Because.DOMAIN_BUDGET: "the limit of quarantined nodes in its partition, switch, block or domain is reached",
     Because.REPAIR_BUDGET: "the limit of nodes in repair or validation at once is reached",
     Because.COOLDOWN: "the last repair of this node was less than a minute ago",
     Because.BUSY: "a node is validated on request only while no job uses it",
-    Because.MAINTENANCE: "a maintenance or a reservation with the flag MAINT has the node: it is neither repaired nor "
-    "validated until that is over",
-    Because.MASS_SILENCE: "so many agents fell silent together that the cause is the network or the control plane; "
-    "operators' requests and what a node's own hardware proves are carried out",
-    Because.MASS_HANG: "so many gangs stopped at the same time that the cause is the network, the storage or the "
-    "control plane; as above",
+    Because.MAINTENANCE: "a maintenance or a reservation with the flag MAINT has the node",
+    Because.MASS_SILENCE: "so many agents fell silent together that the cause is the network or the control"
+    " plane; requests, and what a node's own hardware proves, are carried out",
+    Because.MASS_HANG: "so many gangs stopped at the same time that the cause is the network, the "
+    "storage or the control plane; as above",
     Because.MOVE_BUDGET: "the limit of gangs moved or restarted at once, within an hour, or in one domain is reached",
     Because.PARTITION_DOWN: "Slurm starts no job in the gang's partition (DOWN or INACTIVE): a gang that runs stays",
-    Because.DETECTOR_FAILED: "a detector failed, so it is not known what is wrong with the node: it is neither "
-    "repaired nor validated, and does not return",
-    Because.DECISION_FAILED: "an error in this decision, or in another one about the same gang: nothing is done, and a "
-    "person is notified",
-    Because.LEFT_TO_PERSON: "Understudy cannot requeue this gang (no `--requeue`, `--nodelist`, another user's "
-    "reservation): a person is paged at once",
-    Because.NO_SPARE: "no spare is free: the node leaves service, and the gang moves as soon as there is a spare",
+    Because.DETECTOR_FAILED: "a detector failed: the node is neither repaired nor validated, and does not return",
+    Because.DECISION_FAILED: "an error in a decision about the same gang: a person is notified",
+    Because.LEFT_TO_PERSON: "Understudy cannot requeue this gang (no `--requeue`, `--nodelist`, another "
+    "user's reservation): a person is paged",
+    Because.NO_SPARE: "no spare is free: the gang moves as soon as there is one",
 }
 
 
@@ -303,7 +299,8 @@ def _row(row: Row) -> str:
     signals = ", ".join(f"`{signal.value}`" for signal in row.signals)
     becomes = f"`{row.to.value}`" if row.to else "stays" if row.states else ""
     about = states or "(no single node)"
-    return f"| {row.number} | {about} | {signals} | {when} | {becomes} | {row.action.value} | {row.why} |"
+    why = re.split(r"[;:] ", row.why, maxsplit=1)[0]  # a decision has the whole of it
+    return f"| {row.number} | {about} | {signals} | {when} | {becomes} | {row.action.value} | {why} |"
 
 
 def slurm_settings() -> str:
@@ -397,7 +394,8 @@ def xid_policy() -> str:
         "",
         "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those that the code applies to",
         "there (A100, H100, B100, GB200). *by* says whose class and repair it is; what follows from repetition is",
-        "Understudy's judgement. A code that is not in the table is recorded, and no node is at fault.",
+        "Understudy's judgement. *echo of: another*: a fault of another GPU or of a switch. A code that is not in the",
+        "table is recorded, and no node is at fault.",
         "",
         "| Xid | meaning | class | repair | NVIDIA | by | GPUs | more |",
         "|---|---|---|---|---|---|---|---|",
@@ -466,7 +464,9 @@ def _meaning(row: PolicyRow) -> str:
 def _judged(row: PolicyRow) -> tuple[str, ...]:
     more = {
         "decoded": DECODED[row.decode] if row.decode else "",
-        "echo of": ECHOES[row.echo_of] if row.echo_of else "",
+        "echo of": ECHOES[row.echo_of].replace("a fault of another GPU or of a switch", "another")
+        if row.echo_of
+        else "",
         "repeated": _repeated(row),
     }
     words = "; ".join(f"{what}: {of_row}" for what, of_row in more.items() if of_row)
@@ -613,9 +613,14 @@ def _command_rows(path: str, program: object, summary: str) -> Iterator[str]:
     elif isinstance(program, click.Command):
         usage = " ".join([path, *_parameters(program)]).replace("|", "\\|")
         words = " ".join((program.help or "").split()).replace(HOSTS_HELP, "")
-        yield f"`{usage}` | {words}"
+        yield f"`{usage}` | {_first_sentence(words)}"
     else:
         yield f"`{path}` | {summary}"
+
+
+def _first_sentence(words: str) -> str:
+    """`--help` has the others."""
+    return re.split(r"(?<=\w[.)]) (?=[A-Z`])", words, maxsplit=1)[0]
 
 
 def _parameters(program: click.Command) -> Iterator[str]:
@@ -770,8 +775,8 @@ def signal_table() -> str:
         "",
         *SIGNALS_INTRODUCTION.splitlines(),
         "",
-        "| read from | signal | injected | found by rule | node becomes | action | after |",
-        "|---|---|---|---|---|---|---|",
+        "| read from | signal | found by rule | node becomes | action | after |",
+        "|---|---|---|---|---|---|",
         *(_measured_signal(one) for one in measured["signals"]),
         "",
         *_readings(),
@@ -785,11 +790,11 @@ def signal_table() -> str:
 
 def _measured_signal(one: dict[str, Any]) -> str:
     if not one["rule"]:
-        return f"| {one['source']} | {one['signal']} | {one['injected']} | | stays | shown | |"
+        return f"| {one['source']} | {one['signal']} | | stays | shown | |"
     action = one["action"].replace("_", " ") if one["action"] != "nothing" else "" if one["state"] else "recorded"
     state = f"`{one['state']}`" if one["state"] else "stays"
     rule, after = f"`{one['rule']}`", f"{one['seconds']:g} s"
-    return f"| {one['source']} | {one['signal']} | {one['injected']} | {rule} | {state} | {action} | {after} |"
+    return f"| {one['source']} | {one['signal']} | {rule} | {state} | {action} | {after} |"
 
 
 def _healthy_day(day: dict[str, Any]) -> list[str]:
@@ -850,8 +855,7 @@ def _fault_trace(trace: dict[str, Any]) -> list[str]:
 
 INPUTS_INTRODUCTION = """\
 What other programs print and Understudy reads: versions of which the source was read, versions of which a real output
-is a test, and what was only imagined, because neither was seen. Each input of another site is a test as well.
-`tests/data/world/KIND.toml` has the producer's source files and the public reports; KIND stands in brackets.
+is a test, and what was only imagined. `tests/data/world/KIND.toml` has the sources; KIND stands in brackets.
 """
 
 
@@ -859,10 +863,9 @@ def inputs() -> str:
     lines = ["# What Understudy reads", "", GENERATED, "", *INPUTS_INTRODUCTION.splitlines()]
     for kind in input_kinds():
         lines += ["", f"## {kind.title} ({kind.name}, {len(kind.case)} of other sites)", ""]
-        lines += ["| input | printed by | read | recorded | only imagined |", "|---|---|---|---|---|"]
+        lines += ["| input | read | recorded | only imagined |", "|---|---|---|---|"]
         lines += [
-            f"| {one.what} | {one.producer.partition(':')[0]} | {_versions(one.read)} | {_versions([*one.recorded])} "
-            f"| {one.imagined} |"
+            f"| {one.what} | {_versions(one.read)} | {_versions([*one.recorded])} | {one.imagined} |"
             for one in kind.input
         ]
     return "\n".join(lines) + "\n"
