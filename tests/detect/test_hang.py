@@ -400,6 +400,22 @@ def test_the_rank_that_they_wait_for_is_named_as_soon_as_all_have_answered() -> 
     assert "rank 2 did not enter the collective of group 0:default_pg in which the others wait" in hung.summary
 
 
+def test_where_only_a_small_group_can_be_named_a_person_learns_how_to_replace_it_as_a_whole() -> None:
+    pair = GroupPlace("1:pair", 8, 8, [Entered(8, "all_reduce [[4]] Float")])
+    inside = Recorder([GroupPlace("0:default_pg", 119), pair], still=True)
+    at_rest = {rank: (inside if rank < 2 else INSIDE_GLOO, IDLE) for rank in range(6)}
+    steps = table(
+        [(-1, False)] * 6, still_seconds=1805, heard_since=b.NOW - 9000, durations=Durations(pause=2.0), at_rest=at_rest
+    )
+    (hung,) = found(steps, started_at=b.NOW - 9000)
+    assert (hung.signal, hung.node) == (Signal.GANG_HUNG_UNNAMED, "")
+    assert hung.summary.endswith(
+        "(ranks 0, 1); what it takes to replace its 2 nodes: `understudy job move 7 REASON --off n[1-2] --dry-run`"
+    )
+    (whole,) = seen(INSIDE_GLOO, INSIDE_GLOO, INSIDE_GLOO, INSIDE_GLOO, over=5)
+    assert "understudy job move" not in whole.summary
+
+
 def test_no_answer_shortens_the_time_that_a_gang_has() -> None:
     """A gang that only stands still may work: whatever its ranks show, it is not restarted earlier than without."""
     (still,) = seen(INSIDE_GLOO, INSIDE_GLOO, BEFORE_GLOO, INSIDE_GLOO, over=-1)

@@ -35,11 +35,14 @@ from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.topology import REDUNDANT
+from understudy_controlplane.hostlist import compress
 from understudy_wire.hardware import Gpu
 
 RANKS_SHOWN_MAX = 32
 
 STACKS_SHOWN_MAX = 5
+
+GROUP_CHARACTERS_MAX = 200
 
 APART_MAX = 3
 """More ranks that stand elsewhere than the others point to none of them."""
@@ -485,13 +488,26 @@ def _attributed(
     seen = _what_ranks_show(table, working, hung_seconds)
     if seen.why:
         more: dict[str, Json] = {"cause": seen.cause.value, "shown_by_ranks": seen.why, "group": seen.group}
-        hung = replace(hung, summary=f"{hung.summary}; {seen.why}", evidence=hung.evidence.with_more(more))
+        words = f"{seen.why}{_as_one(table, seen.members)}"
+        hung = replace(hung, summary=f"{hung.summary}; {words}", evidence=hung.evidence.with_more(more))
     elif apart := who_stands_apart(table.stacks):
         hung = replace(hung, summary=f"{hung.summary}; {apart}")
     nodes = tuple(dict.fromkeys(table.nodes[rank] for rank in seen.suspects))
     named = replace(hung, signal=Signal.GANG_HUNG, rule="hang.shown", nodes=nodes)
     there = {node: [rank for rank in seen.suspects if table.nodes[rank] == node] for node in nodes}
     yield from [replace(named, node=node, detail=_of_ranks(there[node])) for node in nodes] if nodes else [hung]
+
+
+def _as_one(table: StepTable, members: Sequence[int]) -> str:
+    """How a person replaces a whole group of which no rank can be named; empty: it is half of the gang, or more. Who of
+    it is at fault is not known, so nothing does that by itself.
+    """
+    nodes = {table.nodes[rank] for rank in members}
+    names = compress(nodes)
+    if not nodes or 2 * len(nodes) >= len({*_nodes_of(table)}) or len(names) > GROUP_CHARACTERS_MAX:
+        return ""
+    command = f"understudy job move {table.job.job_id} REASON --off {names} --dry-run"
+    return f"; what it takes to replace its {counted(len(nodes), 'node')}: `{command}`"
 
 
 def _of_ranks(ranks: Sequence[int]) -> HungRanks:

@@ -91,6 +91,7 @@ class Verdict:
     suspects: tuple[int, ...] = ()  # those whose nodes are suspects
     group: str = ""  # in whose collective the others wait
     why: str = ""  # for people
+    members: tuple[int, ...] = ()  # of groups that wait, where no more than these can be named
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,7 @@ def _all_entered(members: Mapping[str, Mapping[int, GroupPlace]], waiting: Set[i
     begun = any(place.begun for _, places in stuck for place in places.values())
     cause = "the network is the cause" if begun else "the network is the cause, or what a GPU has to do before"
     why = f"all ranks of group {groups} wait inside the same collective and none is late: {cause}"
-    return Verdict(Cause.ALL_WAIT, (), (), groups, f"{why} ({ranks_shown(ranks)})")
+    return Verdict(Cause.ALL_WAIT, (), (), groups, f"{why} ({ranks_shown(ranks)})", ranks)
 
 
 def _by_text(texts: Mapping[int, str]) -> Iterator[tuple[str, list[int]]]:
