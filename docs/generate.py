@@ -271,11 +271,16 @@ def decisions() -> str:
         "",
         "## What ordinary things look like a fault",
         "",
-        "Each rule, what ordinary thing looks like its finding, and what happens then.",
+        "Each rule, what ordinary thing looks like its finding, and what happens then. Rules that only record are not",
+        "listed.",
         "",
         "| rule | ordinary |",
         "|---|---|",
-        *(f"| {', '.join(f'`{name}`' for name in names)} | {words} |" for names, words in ORDINARY.items()),
+        *(
+            f"| {', '.join(f'`{name}`' for name in names)} | {words} |"
+            for names, words in ORDINARY.items()
+            if not words.endswith(": recorded.")
+        ),
         "",
         "Lines of the kernel log are judged by the class of their row in the policy:",
         "",
@@ -402,7 +407,7 @@ def xid_policy() -> str:
         *_xid_rows(sorted(policy.xid.items())),
         "",
         "Recorded, and nothing else: "
-        + ", ".join(str(code) for code, row in sorted(policy.xid.items()) if _is_silent(row))
+        + _ranges([str(code) for code, row in sorted(policy.xid.items()) if _is_silent(row)])
         + ".",
         "",
         "## SXids",
@@ -440,7 +445,7 @@ def _xid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
     listed = [(code, row) for code, row in rows if not _is_silent(row)]
     for judged, same in groupby(listed, key=lambda row: _judged(row[1])):
         of_one = list(same)
-        codes = ", ".join(str(code) for code, _ in of_one)
+        codes = _ranges([str(code) for code, _ in of_one])
         meanings = _joined(list(dict.fromkeys(_meaning(row) for _, row in of_one)))
         yield f"| {codes} | {meanings} | {' | '.join(judged)} |"
 
@@ -490,7 +495,18 @@ def _sxid_rows(rows: list[tuple[int, PolicyRow]]) -> Iterator[str]:
         decoded, echo = DECODED[row.decode] if row.decode else "", ECHOES[row.echo_of] if row.echo_of else ""
         groups.setdefault((row.fault.value, row.repair.value, decoded, echo), []).append(str(code))
     for judged, codes in groups.items():
-        yield f"| {' | '.join(judged)} | {', '.join(codes)} |"
+        yield f"| {' | '.join(judged)} | {_ranges(codes)} |"
+
+
+def _ranges(codes: list[str]) -> str:
+    """Codes that follow each other are a range."""
+    runs: list[list[int]] = []
+    for code in map(int, codes):
+        if runs and code == runs[-1][-1] + 1:
+            runs[-1].append(code)
+        else:
+            runs.append([code])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 SEVERITIES = {

@@ -14,8 +14,8 @@ class Checkpoints(Section):
 
     verify: bool = Field(
         False,
-        description="Whether agents read complete checkpoints of jobs that asked for Understudy back, with the rights "
-        "of the job's user alone. Bad and lost ones are not restored.",
+        description="Whether agents read complete checkpoints back, with the rights of the user of the job. Bad and "
+        "lost ones are not restored.",
     )
     verify_megabytes_per_second: float = Field(
         50.0, gt=0, description="Rate at which an agent reads. Four nodes of the fleet read at the same time."

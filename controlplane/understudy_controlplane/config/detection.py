@@ -25,11 +25,9 @@ class Silence(Section):
     dead_unconfirmed_seconds: float | None = Field(
         None,
         gt=0,
-        description="Time of silence after which a spare is dead, or a node with a job though neither its gang nor its "
-        "launcher on another node confirms it. Not set: 120 s, and Slurm has to show for 20 s more than a third of "
-        "SlurmdTimeout that the node does not respond. Set: this time, whatever Slurm shows. Where "
-        "Slurm itself would end the job sooner, it is 10 s less than "
-        "SlurmdTimeout.",
+        description="Time of silence after which a spare is dead, or a node with a job that no gang or launcher "
+        "confirms. Not set: 120 s, and Slurm has to show for 20 s more than a third of SlurmdTimeout that"
+        " the node does not respond. Set: whatever Slurm shows. At most 10 s less than SlurmdTimeout.",
     )
     stopped_seconds: ClassVar[float] = 600.0
     """The same for a node whose agent announced its stop, as for an upgrade, and whose gang does not stand still."""
@@ -226,8 +224,8 @@ class Hardware(Section):
     leave_worn: bool = Field(
         False,
         description="Take a node out of service whose GPU memory wears out faster and faster (`memory.wear`), before "
-        "it fails: at once where no managed gang runs, and otherwise right after a checkpoint of the gang, where a "
-        "move is expected to cost it less than the failure. How likely a failure is, is a guess.",
+        "it fails: right after a checkpoint of its gang, where a move is expected to cost less than the "
+        "failure. How likely a failure is, is a guess.",
     )
     clock_offset_seconds: ClassVar[float] = 5.0
     """Difference between the clocks of a node and of the control plane above which it is recorded: the node's times

@@ -23,8 +23,8 @@ class Server(Section):
     )
     tls_client_ca: Path | None = Field(
         None,
-        description="Certificates (PEM) that may sign those of clients. With it a client without such a certificate is "
-        "refused before its first request: agents, commands and Prometheus each need one, beside their token.",
+        description="Certificates (PEM) that may sign those of clients. With it agents, commands and Prometheus need "
+        "one, beside their token.",
     )
     database: str = Field(
         "sqlite:////var/lib/understudy/understudy.db",
@@ -169,11 +169,10 @@ class Spares(Section):
     partition: str = Field("", description="Partition to take spares from. Empty: any.")
     no_spare: NoSpare = Field(
         NoSpare.IDLE,
-        description="What a gang on a failed node gets when no spare of the pool fits: `idle` (an idle healthy node "
-        "that no reservation holds), `wait` (it stays until there is a spare), `page` (it stays, and a "
-        "person is notified at once), `preempt` (as `idle`; without an idle node Slurm "
-        "[preempts](topology.md#preemption) a job for it), or `shrink` (as `idle`; without an idle node a "
-        "gang of `understudy run` with `--min-nodes` [continues with "
+        description="What a gang on a failed node gets when no spare of the pool fits: `idle` (an idle healthy node),"
+        " `wait` (it stays until there is a spare), `page` (it stays, and a person is notified), "
+        "`preempt` (as `idle`, else Slurm [preempts](topology.md#preemption) a job), or `shrink` (as "
+        "`idle`, else a gang of `understudy run` with `--min-nodes` [continues with "
         "fewer](launcher.md#what-happens-when)).",
     )
 

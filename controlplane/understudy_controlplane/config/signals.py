@@ -42,11 +42,9 @@ class Signals(Section):
 
     effects: dict[SignalKind, SignalEffect] = Field(
         {},
-        description='What follows from signals of a kind: `effects = { leak = "act" }`. `explain` (it is shown, and '
-        "stands in the evidence of incidents there), `warn` (and a person gets a ticket, and gangs there that ask when "
-        "to save do so), `block` (and no node there is taken as a spare) or `act` (and nodes there are quarantined, "
-        "within the budgets). Kinds: `leak`, `over_temperature`, `power`, `fabric`, `planned_outage` (all `warn` by "
-        "default) and `other` (`explain`). [Signals of the site](topology.md#signals-of-the-site)",
+        description="What follows from [signals](topology.md#signals-of-the-site) of a kind: `effects = { leak = "
+        '"act" }`, with `explain`, `warn`, `block` or `act`. Kinds: `leak`, `over_temperature`, `power`, '
+        "`fabric`, `planned_outage` (all `warn` by default) and `other` (`explain`).",
     )
     live_max: int = Field(
         200,
