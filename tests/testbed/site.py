@@ -194,7 +194,12 @@ class Site:
 
     @property
     def standby_url(self) -> str:
-        return f"http://{self.cluster.layout.host_address}:{self._standby_port}"
+        return f"http://{self._standby_address}:{self._standby_port}"
+
+    @property
+    def _standby_address(self) -> str:
+        """A machine of its own, where there are machines: one of the two can be cut from others alone."""
+        return self.cluster.layout.address_of("login")
 
     def __enter__(self) -> Self:
         self._lay_out()
@@ -252,12 +257,11 @@ class Site:
     def start_standby(self, program: Sequence[str] = SERVE) -> Process:
         """A second control plane on the same database (`database_machine`); agents know both."""
         config = self.config_file.with_name("standby.toml")
-        config.write_text(
-            self.config_file.read_text().replace(f"port = {self._port}\n", f"port = {self._standby_port}\n")
-        )
+        own, other = f'host = "{self.cluster.layout.host_address}"\nport = {self._port}\n', self._standby_address
+        config.write_text(self.config_file.read_text().replace(own, f'host = "{other}"\nport = {self._standby_port}\n'))
         log = self.cluster.layout.log_directory / "standby.log"
         arguments = [sys.executable, *program, "--config", str(config)]
-        standby = self.cluster.spawn(arguments, log, {"PYTHONPATH": PYTHON_PATH})
+        standby = self.cluster.spawn_on("login", arguments, log, {"PYTHONPATH": PYTHON_PATH})
         self.wait_for(lambda: "stands_by" in log.read_text(), 30, "the second control plane stands by")
         return standby
 
