@@ -15,10 +15,12 @@ import pytest
 
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.running_agent import agent_config, running_agent
+from tests.cli.test_analyze_collectives import line
 from understudy import Monitor, recorder
+from understudy.inspector import written_to
 from understudy.recorder import ASKED_SECONDS, LOOK_SECONDS, RANK_MAX, RecorderWatch, places
 from understudy_agent.rank_messages import RecorderSeen, decode
-from understudy_wire.ranks import HangQuestion, Recorder
+from understudy_wire.ranks import CollectiveKind, HangQuestion, Recorder
 
 RECORDED = Path(__file__).parents[1] / "data" / "world" / "training" / "flight_recorder.json"
 """What gloo's recorder of PyTorch 2.13.0 gave in two ranks, of which the second did not enter a barrier; with
@@ -178,17 +180,24 @@ def test_a_recorder_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.integration
-def test_a_rank_answers_the_control_plane_through_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_answers_the_control_plane_and_reports_its_collectives_through_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits, _ = json.loads(RECORDED.read_text())
     torch = SimpleNamespace(_dump_fr_trace=lambda *_: pickle.dumps(waits))
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", torch)
     monkeypatch.setattr("understudy.recorder.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("understudy.inspector.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("understudy.inspector.MINUTE_SECONDS", 1.0)
     for name, value in {
         "SLURM_JOB_ID": "7",
         "RANK": "1",
         "WORLD_SIZE": "2",
         "UNDERSTUDY_SOCKET": str(tmp_path / "%n.sock"),
         "SLURMD_NODENAME": "agent",
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "1000000",
+        "NCCL_INSPECTOR_DUMP_DIR": str(tmp_path),
     }.items():
         monkeypatch.setenv(name, value)
 
@@ -202,10 +211,17 @@ def test_a_rank_answers_the_control_plane_through_the_agent(tmp_path: Path, monk
         before = len(plane.reports)
         plane.wait_for(lambda plane: len(plane.reports) >= before + 3)
         assert recorders(plane) == []
+        collectives = "".join(line(1, "0xa", 1, 2, 2, number, micros=700) for number in range(10))
+        Path(written_to(os.environ)).write_text(collectives)
+        plane.wait_for(lambda plane: any(rank.collective_times for one in plane.reports for rank in one.ranks))
         of_another = HangQuestion(7, 0, 0, os.getuid() + 1)
         plane.more = {"hang_questions": msgspec.to_builtins([of_another, HangQuestion(7, 0, 0, os.getuid())])}
         plane.wait_for(lambda plane: any(one.still for one in recorders(plane)))
         monitor.close()
+    ranks = [rank for one in plane.reports for rank in one.ranks]
+    (times,) = [one.collective_times for one in ranks if one.collective_times]
+    assert times.kinds == [CollectiveKind("0xa", 2, 2, "AllReduce", 2**26, 0.0007)]
+    assert any("wait_for" in one.stack for one in ranks), "where its training thread stands"
     assert [one.last for one in recorders(plane)[-1].groups] == [4, 1]
 
 
