@@ -728,7 +728,8 @@ READINGS_INTRODUCTION = f"""\
 ## Readings of NVML
 What a kind of GPU or a driver does not answer is unknown, and has no consequence. The table is that of the tests' fake
 NVML, which follows NVIDIA's documents for V100, A100, H100, H200, B200, GB200 and L40S. [An H100]({H100}) and [an
-H200]({H200}), both without NVLink, answer alike; no other was compared yet.
+H200]({H200}), both without NVLink, answer alike; no other was compared yet. All other fields are answered by each kind,
+from R525 on.
 """
 
 UNITS = ("celsius", "watts", "mhz", "percent", "bytes", "seconds")
@@ -774,7 +775,11 @@ def _readings() -> list[str]:
         "",
         "| read each | not answered by | answered from driver (H100) on | fields of `/v1/nodes/{node}` |",
         "|---|---|---|---|",
-        *(f"| {every} | {not_by} | {since} | {', '.join(names)} |" for (every, not_by, since), names in alike.items()),
+        *(
+            f"| {every} | {not_by} | {since} | {', '.join(names)} |"
+            for (every, not_by, since), names in alike.items()
+            if not_by or since != "R525"
+        ),
     ]
 
 
