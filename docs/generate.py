@@ -39,7 +39,7 @@ from understudy_controlplane.detect.ordinary import OF_CLASS, ORDINARY
 from understudy_controlplane.detect.xid import SIGNALS
 from understudy_controlplane.figures.rule import Severity
 from understudy_controlplane.figures.slurm_rules import RULES
-from understudy_controlplane.fleet.decision import Because
+from understudy_controlplane.fleet.decision import Action, Because
 from understudy_controlplane.fleet.finding import Signal
 from understudy_controlplane.fleet.node import NodeState
 from understudy_controlplane.fleet.state_words import STATES
@@ -251,7 +251,10 @@ def decisions() -> str:
         "Each round, detection gives findings; each finding has a signal; the table is looked up by the node's state",
         "and the signal. Nothing follows from a pair that is not in the table. Of several findings on one node the",
         "one of the highest priority counts. The decision, the log and `/v1/decisions` give the row's number.",
-        "*used*: " + ", ".join(f"`{state.value}`" for state in USED) + ".",
+        "*used*: "
+        + ", ".join(f"`{state.value}`" for state in USED)
+        + "; —: no single node. Where a column is empty, the",
+        "node stays what it is, and nothing is done.",
         "",
         "## The table",
         "",
@@ -271,15 +274,15 @@ def decisions() -> str:
         "",
         "## What ordinary things look like a fault",
         "",
-        "Each rule, what ordinary thing looks like its finding, and what happens then. Rules that only record are not",
-        "listed.",
+        "Each rule, what ordinary thing looks like its finding, and what happens then. Rules that only record, or",
+        "make the node a suspect, are not listed.",
         "",
         "| rule | ordinary |",
         "|---|---|",
         *(
             f"| {', '.join(f'`{name}`' for name in names)} | {words} |"
             for names, words in ORDINARY.items()
-            if not words.endswith(": recorded.")
+            if not words.endswith((": recorded.", ": a suspect."))
         ),
         "",
         "Lines of the kernel log are judged by the class of their row in the policy:",
@@ -302,10 +305,11 @@ def _row(row: Row) -> str:
     states = "used" if row.states == USED else states
     when = "" if row.when is Condition.ALWAYS else row.when.value
     signals = ", ".join(f"`{signal.value}`" for signal in row.signals)
-    becomes = f"`{row.to.value}`" if row.to else "stays" if row.states else ""
-    about = states or "(no single node)"
+    becomes = f"`{row.to.value}`" if row.to else ""
+    action = "" if row.action is Action.NOTHING else row.action.value
+    about = states or "—"
     why = re.split(r"[;:] ", row.why, maxsplit=1)[0]  # a decision has the whole of it
-    return f"| {row.number} | {about} | {signals} | {when} | {becomes} | {row.action.value} | {why} |"
+    return f"| {row.number} | {about} | {signals} | {when} | {becomes} | {action} | {why} |"
 
 
 def slurm_settings() -> str:
@@ -397,13 +401,13 @@ def xid_policy() -> str:
         "",
         "## Xids",
         "",
-        "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025), *GPUs* those that the code applies to",
-        "there (A100, H100, B100, GB200). *by* says whose class and repair it is; what follows from repetition is",
-        "Understudy's judgement. *echo of: another*: a fault of another GPU or of a switch. A code that is not in the",
-        "table is recorded, and no node is at fault.",
+        "*NVIDIA* is the immediate action of NVIDIA's catalogue (October 2025); \\*: class and repair are Understudy's",
+        "judgement, as is what follows from repetition. *echo of: another*: a fault of another GPU or of a switch.",
+        "A code that is not in the table is recorded, and no node is at fault. `understudy explain xid CODE` has the",
+        "kinds of GPUs.",
         "",
-        "| Xid | meaning | class | repair | NVIDIA | by | GPUs | more |",
-        "|---|---|---|---|---|---|---|---|",
+        "| Xid | meaning | class | repair | NVIDIA | more |",
+        "|---|---|---|---|---|---|",
         *_xid_rows(sorted(policy.xid.items())),
         "",
         "Recorded, and nothing else: "
@@ -475,7 +479,8 @@ def _judged(row: PolicyRow) -> tuple[str, ...]:
         "repeated": _repeated(row),
     }
     words = "; ".join(f"{what}: {of_row}" for what, of_row in more.items() if of_row)
-    return row.fault.value, row.repair.value, row.nvidia, row.source, row.gpus, words
+    nvidia = row.nvidia + "\\*" * (row.source == "judgement")
+    return row.fault.value, row.repair.value, nvidia, words
 
 
 def _kernel_row(name: str, row: KernelRow) -> str:
@@ -618,7 +623,6 @@ MORE_ABOUT = {
     "install-hooks": "hooks.md",
     "run": "launcher.md",
     "selfcheck": "selfcheck.md",
-    "token": "security.md",
 }
 
 
@@ -693,12 +697,16 @@ def metrics() -> str:
         "",
     ]
     for title, rows in sections:
-        lines += [f"## {title}", "| metric | labels | meaning |", "|---|---|---|"]
+        common = [label for label in rows[0][2] if all(label in labels for _, _, labels, *_ in rows)]
+        lines += [f"## {title}", *([f"Each has the labels {', '.join(common)}.", ""] if common else [])]
+        lines += ["| metric | labels | meaning |", "|---|---|---|"]
         for name, kind, labels, meaning, dcgm in rows:
             same = f" `{dcgm.partition(',')[0]}`{dcgm.partition(',')[1]}{dcgm.partition(',')[2]}." if dcgm else ""
             histogram = "Histogram. " if kind == "histogram" else ""
             assert (kind == "counter") == name.endswith("_total"), name
-            lines.append(f"| `{name}` | {', '.join(labels)} | {histogram}{meaning}{same} |")
+            lines.append(
+                f"| `{name}` | {', '.join(one for one in labels if one not in common)} | {histogram}{meaning}{same} |"
+            )
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
