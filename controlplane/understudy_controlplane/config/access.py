@@ -53,8 +53,8 @@ class Access(Section):
     )
     proxy_group_roles: dict[Who, ProxyRole] = Field(
         {},
-        description="Roles of groups. The highest role of a user counts; without one the user is refused. Role `user`: "
-        "they see and pause their own jobs; give it only where the proxy's names are those of users in Slurm.",
+        description="Roles of groups. The highest role of a user counts; without one the user is refused. Role "
+        "`user` only where the proxy names users of Slurm.",
     )
 
     @field_validator("proxy_addresses")

@@ -23,16 +23,15 @@ class Checkpoints(Section):
     verify_nodes_at_once: int = Field(4, ge=1, description="Nodes of the whole fleet that read at the same time.")
     verify_nan: bool = Field(
         False,
-        description="Whether a checkpoint is bad that has NaN in a tensor of a safetensors file, or of one of "
-        "torch.distributed.checkpoint. No other format is looked into. For a site where no model keeps NaN on purpose.",
+        description="Whether a checkpoint is bad that has NaN in a tensor, in safetensors or "
+        "torch.distributed.checkpoint. Not for models that keep NaN on purpose.",
     )
     verify_within_hours: ClassVar[float] = 24.0
     """Older checkpoints are not read back."""
     copy_megabytes_per_second: float = Field(
         200.0,
         gt=0,
-        description="Rate at which an agent copies checkpoints to where their training names (`copy_to`). 64 "
-        "nodes of the fleet copy at once, which limits what file servers see.",
+        description="Rate at which an agent copies checkpoints (`copy_to`). 64 nodes of the fleet copy at once.",
     )
     copy_nodes_at_once: int = Field(
         64, ge=0, description="Nodes of the whole fleet that copy at the same time. 0: none does."
@@ -40,8 +39,8 @@ class Checkpoints(Section):
     delete_nodes_at_once: int = Field(
         4,
         ge=0,
-        description="Nodes of the whole fleet that delete checkpoints at the same time, of jobs whose Slurm comment "
-        "says how many to keep (`keep=3`). 0: none does.",
+        description="Nodes of the whole fleet that delete checkpoints (`keep=3` in a comment) at the same time. "
+        "0: none does.",
     )
     gpu_hour_price: float | None = Field(
         None,

@@ -89,8 +89,8 @@ class Straggler(Section):
     )
     compute_test_confirms: bool = Field(
         False,
-        description="A slow rank is confirmed where its GPU is slower than others' in the test between steps "
-        "(`watch_compute` of the hook). The user's own process measures it, so it could be wrong on purpose.",
+        description="A slow rank is confirmed where its GPU is slower than others in the test between steps "
+        "(`watch_compute`), which the process of the user measures.",
     )
     mfu_expected: float = Field(
         0.0,
@@ -173,7 +173,7 @@ class Hardware(Section):
         {},
         description="Versions that nodes should have, by their Gres in Slurm (`*`: all nodes), such as "
         '`baseline."gpu:h100:8" = {driver = "580.95", VBIOS = "96.00"}`. A node with another one is '
-        "recorded. What is not stated is compared with most nodes of the same Gres.",
+        "recorded.",
     )
     gpu_missing_seconds: ClassVar[float] = 60.0
     """Time for which a GPU seen earlier in this boot may be missing, as during a reset."""

@@ -61,8 +61,7 @@ class Receiver(Section):
     )
     weekly_report: bool = Field(
         False,
-        description="Also gets the [report of each week](reports.md#every-week), once it is over: its main numbers, "
-        "and by mail and chats that take files the whole report as HTML.",
+        description="Also gets the [report of each week](reports.md#every-week).",
     )
 
     @model_validator(mode="after")

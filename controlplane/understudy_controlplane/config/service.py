@@ -37,8 +37,8 @@ class Server(Section):
     )
     audit_to_syslog: bool = Field(
         False,
-        description="Each entry of the audit also goes to syslog, or the journal, as a line of JSON "
-        "(`understudy-audit`, facility authpriv). After a restart those of the last hour come again.",
+        description="Each entry of the audit also goes to syslog, or the journal, as a line of JSON (`understudy-"
+        "audit`, facility authpriv).",
     )
     grafana_url: str = Field(
         "",
@@ -185,8 +185,7 @@ class Spares(Section):
     reserved: dict[str, int] = Field(
         {},
         description='Spares of the pool that are kept for the gangs of a user, an account or a named job: `"user '
-        'alice" = 1`, `"account physics" = 2`, `"job pretrain" = 2`. Other gangs take only what is left '
-        "above them.",
+        'alice" = 1`, `"account physics" = 2`, `"job pretrain" = 2`.',
     )
     account_shares: dict[str, float] = Field(
         {},
