@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
@@ -318,9 +318,8 @@ def slurm_settings() -> str:
         "",
         GENERATED,
         "",
-        "`understudy doctor` reads the settings of the running Slurm, lists those that cost recovery time or safety,",
-        "and exits with 1 where one is dangerous. Understudy works with Slurm's defaults; with these settings faults",
-        "cost less.",
+        "`understudy doctor` lists those of the running Slurm, and exits with 1 where one is dangerous. Understudy",
+        "works with Slurm's defaults; with these settings faults cost less.",
         "",
         "| rule | setting | set | what it does |",
         "|---|---|---|---|",
@@ -806,7 +805,7 @@ def signal_table() -> str:
         "",
         "| read from | signal | found by rule | node becomes | action | after |",
         "|---|---|---|---|---|---|",
-        *(_measured_signal(one) for one in measured["signals"]),
+        *_once(_measured_signal(one) for one in measured["signals"]),
         "",
         *_readings(),
         "",
@@ -815,6 +814,15 @@ def signal_table() -> str:
         *_fault_trace(measured["trace"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _once(rows: Iterable[str]) -> Iterator[str]:
+    """The first column only where it changes."""
+    before = ""
+    for row in rows:
+        first, _, others = row.removeprefix("| ").partition(" | ")
+        yield f"| {first if first != before else ''} | {others}"
+        before = first
 
 
 def _measured_signal(one: dict[str, Any]) -> str:
