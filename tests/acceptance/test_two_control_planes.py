@@ -187,6 +187,7 @@ def changes(site: Site) -> Counter[str]:
 
 @pytest.mark.machines
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", LEADER_FAULTS)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_a_gang_trains_to_the_right_weights_and_slurm_carries_out_each_change_once(
