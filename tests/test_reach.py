@@ -98,6 +98,29 @@ def test_questions_that_do_not_end_are_bounded() -> None:
     assert asked == OPEN_MAX
 
 
+def test_a_slurmctld_that_is_away_for_a_week_costs_no_memory() -> None:
+    line = Line()
+    line.is_cut = True
+    line.ask_for(3600)
+    sizes = [len(value) for value in vars(line.reach).values() if isinstance(value, set | dict | list)]
+    assert sizes
+    assert max(sizes) <= OPEN_MAX
+    assert line.reach.unanswered() is not None
+
+
+def test_a_machine_without_a_free_thread_is_a_question_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    monkeypatch.setattr(
+        "threading.Thread.start", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
+    )
+    for _ in range(2 * OPEN_MAX):
+        begun = line.reach.due()
+        assert begun is not None
+        line.reach.start(begun)
+        line.now += 1
+    assert line.reach.problem() == "can't start new thread"
+
+
 class Unreadable(VirtualSlurm):
     error: Exception | None = None
 

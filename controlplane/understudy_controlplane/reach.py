@@ -68,8 +68,9 @@ class SlurmReach:
         self._lock = threading.Lock()
         self._asked_at = self._answered_at = float("-inf")  # begins of the newest question, and of one with an answer
         self._noted_at = float("-inf")  # when the newest answer was counted
-        self._unanswered: dict[float, bool] = {}
-        """Begins of the questions since the newest answer → whether they have failed."""
+        self._since: float | None = None  # begin of the first question since the newest answer
+        self._missed_at = float("-inf")  # begin of the newest one that has failed since then
+        self._waiting: set[float] = set()  # begins of those under way
         self._open = 0
         self._problem = ""
         self.answers = 0
@@ -88,16 +89,16 @@ class SlurmReach:
         """None: it was answered last."""
         with self._lock:
             now = self.now()
-            missed = [at for at, failed in self._unanswered.items() if failed or now - at >= ANSWER_SECONDS]
-            since = min(self._unanswered, default=None)
-            return None if since is None else Unanswered(since, max(missed, default=float("-inf")))
+            late = (at for at in self._waiting if now - at >= ANSWER_SECONDS)
+            return None if self._since is None else Unanswered(self._since, max(self._missed_at, *late, float("-inf")))
 
     def note_answer(self, begun: float | None = None) -> None:
         """`begun`: when the question was; None: it was a reading of Slurm."""
         with self._lock:
             now = self.now()
             begun = now if begun is None else begun
-            self._unanswered.clear()
+            self._since, self._missed_at = None, float("-inf")
+            self._waiting.clear()
             if begun > self._noted_at:
                 self.answers, self._noted_at = self.answers + 1, now
             self._asked_at, self._answered_at = max(self._asked_at, begun), max(self._answered_at, begun)
@@ -105,8 +106,9 @@ class SlurmReach:
     def note_failure(self, begun: float, problem: str) -> None:
         with self._lock:
             self._problem = problem
-            if begun in self._unanswered:
-                self._unanswered[begun] = True
+            if begun in self._waiting:  # no answer came to a later one
+                self._waiting.remove(begun)
+                self._missed_at = max(self._missed_at, begun)
 
     def due(self) -> float | None:
         """The begin of a question that is to be asked now; None: it is too early."""
@@ -114,7 +116,9 @@ class SlurmReach:
             now = self.now()
             if now - self._asked_at < ASK_SECONDS or self._open >= OPEN_MAX:
                 return None
-            self._asked_at, self._unanswered[now], self._open = now, False, self._open + 1
+            self._asked_at, self._open = now, self._open + 1
+            self._since = now if self._since is None else self._since
+            self._waiting.add(now)
             return now
 
     def ask(self, begun: float) -> None:
@@ -138,7 +142,16 @@ class SlurmReach:
             time.sleep(AGAIN_SECONDS)
             begun = self.due()
             if begun is not None:
-                threading.Thread(target=self.ask, args=(begun,), name="slurm question", daemon=True).start()
+                self.start(begun)
+
+    def start(self, begun: float) -> None:
+        """Asks in a thread of its own; where the machine allows no other thread, the question has failed."""
+        try:
+            threading.Thread(target=self.ask, args=(begun,), name="slurm question", daemon=True).start()
+        except RuntimeError as error:
+            self.note_failure(begun, str(error))
+            with self._lock:
+                self._open -= 1
 
 
 class SlurmTrial:

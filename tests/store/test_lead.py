@@ -20,7 +20,7 @@ from understudy_controlplane.lease import Leadership, boottime
 from understudy_controlplane.store.database import AddressError, StoreError, newest_revision, open_database
 from understudy_controlplane.store.database_lock import DatabaseTaken
 from understudy_controlplane.store.fleet import FleetStore
-from understudy_controlplane.store.holder import who_leads
+from understudy_controlplane.store.holder import HolderSession, who_leads
 from understudy_controlplane.store.journal import Journal
 from understudy_controlplane.store.recoveries import RecoveryStore
 
@@ -140,6 +140,18 @@ def test_a_leader_of_the_release_before_sees_each_standby(make: Make, postgres_u
     wait_until(lambda: "(unable" in who_leads(postgres_url)[0])
     with engine.connect() as connection:
         assert connection.execute(text(as_it_asked)).scalar() == 1
+
+
+def test_of_two_sessions_of_one_standby_the_newer_counts(postgres_url: str) -> None:
+    """PostgreSQL keeps a session for a while whose standby has lost it and connected again."""
+    lost, sessions = HolderSession(postgres_url, "b"), [HolderSession(postgres_url, name) for name in ("b", "a")]
+    try:
+        lost.show_able(9)
+        sessions[0].show_able(3)  # this name is sorted before the other
+        assert sessions[1].standbys()["b"].answers == 3
+    finally:
+        for one in (lost, *sessions):
+            one.close()
 
 
 def test_a_single_one_whose_address_has_changed_misses_no_standby(make: Make) -> None:

@@ -148,7 +148,8 @@ class HolderSession:
         return seconds
 
     def standbys(self) -> dict[str, Standby]:
-        rows = self._session.execute(_STANDBYS)
+        """Address → standby. One that has just connected again has two sessions: the one that it used last counts."""
+        rows = sorted(self._session.execute(_STANDBYS), key=lambda row: row[1], reverse=True)
         return dict(_standby(name, seconds) for name, seconds in rows)
 
     def give_up(self, term: int) -> None:
