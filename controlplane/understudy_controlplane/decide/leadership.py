@@ -41,8 +41,10 @@ for a slow slurmctld, and a standby would wait for the same one.
 """
 
 
-UNHEARD_SECONDS = 3.0
-"""A leader that hears no agent for this time passes the lead on to a standby that reaches slurmctld."""
+UNHEARD_SECONDS = 6.0
+"""A leader that hears no agent for this time passes the lead on to a standby that reaches slurmctld. Nothing proves
+that the standby would hear them, and an upgrade restarts all agents at once: each is back within a few seconds.
+"""
 
 UNANSWERED_SECONDS = 2.0
 """A leader that slurmctld does not answer for this time passes the lead on to a standby that it goes on answering."""
