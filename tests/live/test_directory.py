@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
 
 from tests import builders as b
-from understudy_controlplane.fleet.job import JobKey, KnownJob
+from understudy_controlplane.fleet.job import JobKey, KnownJob, job_shown
 from understudy_controlplane.fleet.slurm import SlurmView
 from understudy_controlplane.live.directory import FORGET_SECONDS, INVENTED_SECONDS, OVER_SECONDS, JobDirectory
 
@@ -106,3 +109,21 @@ def test_the_folders_that_a_comment_names_are_known_of_a_job_from_the_database_a
     jobs = directory.jobs_in(view, b.CLUSTER, "understudy")
     assert [known and known.checkpoint_folders for known in directory.known([7, 8])] == [("/scratch/run",), ()]
     assert all(one is other for one, other in zip(jobs, directory.jobs_in(view, b.CLUSTER, "understudy"), strict=True))
+
+
+def test_a_round_that_failed_halfway_through_the_jobs_of_a_view_leaves_none_of_them_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = JobDirectory()
+    view = SlurmView(b.NOW, {}, {job_id: b.slurm_job(job_id) for job_id in (7, 8, 9)}, {})
+
+    def fails(slurm: Any, *others: Any) -> Any:
+        if slurm.job_id == 8:
+            raise MemoryError
+        return job_shown(slurm, *others)
+
+    monkeypatch.setattr("understudy_controlplane.live.directory.job_shown", fails)
+    with pytest.raises(MemoryError):
+        directory.jobs_in(view, b.CLUSTER, "understudy")
+    monkeypatch.undo()
+    assert [job.key.job_id for job in directory.jobs_in(view, b.CLUSTER, "understudy")] == [7, 8, 9]

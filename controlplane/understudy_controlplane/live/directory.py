@@ -63,15 +63,16 @@ class JobDirectory:
         of = opt_in_word, self._changes
         if view is self._of_view and of == self._of_last:
             return [job for _, job in self._last.values()]
-        last, self._last = (self._last if opt_in_word == self._of_last[0] else {}), {}
-        self._of_view, self._of_last = view, of
+        last = self._last if opt_in_word == self._of_last[0] else {}
+        found: dict[int, tuple[KnownJob | None, Job]] = {}
         for (job_id, slurm), known in zip(view.jobs.items(), self.known(view.jobs), strict=True):
             before = last.get(job_id)
             if before is None or before[0] is not known or before[1].slurm is not slurm:
                 job = job_shown(slurm, cluster, opt_in_word, known)
                 before = self._with_its_folders(known, job), job
-            self._last[job_id] = before
-        return [job for _, job in self._last.values()]
+            found[job_id] = before
+        self._of_view, self._of_last, self._last = view, of, found  # none of them where this failed halfway
+        return [job for _, job in found.values()]
 
     def _with_its_folders(self, known: KnownJob | None, job: Job) -> KnownJob | None:
         """Slurm's comment names them, which is not in the database."""
