@@ -32,7 +32,7 @@ from understudy_controlplane.fleet.site_signal import ReportedSignal
 from understudy_controlplane.fleet.snapshot import FleetHistory
 from understudy_controlplane.live.pulse import Pulse
 from understudy_controlplane.observe.inventory import Inventory
-from understudy_controlplane.provider.client import ProviderError, Question, ask, ask_for_plans
+from understudy_controlplane.provider.client import NoAnswer, ProviderError, Question, ask, ask_for_plans
 from understudy_controlplane.provider.watch import LIFE_SECONDS_MAX, SOURCE, ProviderWatch
 from understudy_controlplane.recover.tickets import Tickets
 from understudy_controlplane.store.database import open_database
@@ -332,6 +332,18 @@ def test_a_ticket_of_spaces_is_a_refusal(tmp_path: Path) -> None:
     path = tmp_path / "answer"
     path.write_text('{"ticket": " \\n", "summary": "no"}')
     assert ask(Provider(command=program(tmp_path, f"cat {path}")), QUESTION) == ("", "no")
+
+
+@pytest.mark.integration
+def test_an_answer_that_is_nested_too_deep_is_none(tmp_path: Path) -> None:
+    path, deep = tmp_path / "answer", "[" * 100_000 + "]" * 100_000
+    policy = Provider(command=program(tmp_path, f"cat {path}"))
+    path.write_text(f'{{"ticket": "T", "summary": {deep}}}')
+    with pytest.raises(NoAnswer, match="its answer cannot be read"):
+        ask(policy, QUESTION)
+    path.write_text(f'{{"events": [{{"other": {deep}}}]}}')
+    with pytest.raises(NoAnswer, match="its answer cannot be read"):
+        ask_for_plans(policy, Question(ask=Ask.EVENTS, id="events-1", cluster="c"))
 
 
 @pytest.mark.parametrize("script", ["echo hello", "kill -9 $$", "sleep 60", "yes"])

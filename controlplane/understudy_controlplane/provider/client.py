@@ -22,6 +22,7 @@ from understudy_controlplane.access.secret_files import without
 from understudy_controlplane.config import Provider
 from understudy_controlplane.fleet.evidence import Json
 from understudy_controlplane.fleet.provider import Ask
+from understudy_wire.values import NOT_UNDERSTOOD
 
 VERSION = 1
 TEXT_CHARACTERS_MAX = 500
@@ -119,7 +120,7 @@ def _asked(policy: Provider, question: Question, kind: type[Read]) -> Read:
     answered = _printed(policy, question)
     try:
         return msgspec.json.decode(answered, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_UNDERSTOOD as error:
         raise NoAnswer(f"its answer cannot be read: {_short(str(error))}") from error
 
 
