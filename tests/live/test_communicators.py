@@ -7,7 +7,7 @@ import pytest
 from understudy_controlplane.fleet.steps import CommunicatorTimes, TimedKind
 from understudy_controlplane.live import communicators
 from understudy_controlplane.live.communicators import MINUTES_KEPT, CommunicatorBuffer
-from understudy_wire.ranks import CollectiveKind, CollectiveTimes
+from understudy_wire.ranks import KINDS_MAX, CollectiveKind, CollectiveTimes
 
 
 def times(minute: int, seconds: float, name: str = "0xa", ranks: int = 2) -> CollectiveTimes:
@@ -19,7 +19,7 @@ def known(buffer: CommunicatorBuffer) -> dict[str, tuple[float, ...]]:
 
 
 def test_the_shortest_of_all_ranks_counts_once_all_have_reported_a_minute_that_is_over() -> None:
-    buffer = CommunicatorBuffer()
+    buffer = CommunicatorBuffer(16)
     for minute in range(3):
         buffer.add(4, times(minute, 0.5), 100.0 + minute)
         if minute != 1:
@@ -32,7 +32,7 @@ def test_the_shortest_of_all_ranks_counts_once_all_have_reported_a_minute_that_i
 
 
 def test_a_report_that_comes_twice_changes_nothing() -> None:
-    buffer = CommunicatorBuffer()
+    buffer = CommunicatorBuffer(16)
     for _ in range(2):
         buffer.add(4, times(0, 0.5), 100.0)
     buffer.add(4, times(1, 0.5), 160.0)
@@ -40,7 +40,7 @@ def test_a_report_that_comes_twice_changes_nothing() -> None:
 
 
 def test_a_rank_whose_clock_is_wrong_does_not_hide_what_others_report() -> None:
-    buffer = CommunicatorBuffer()
+    buffer = CommunicatorBuffer(16)
     buffer.add(9, times(10_000, 0.5), 100.0)
     for minute in range(2):
         for rank in (4, 7):
@@ -49,7 +49,7 @@ def test_a_rank_whose_clock_is_wrong_does_not_hide_what_others_report() -> None:
 
 
 def test_a_name_that_more_ranks_use_than_the_communicator_has_is_not_shown() -> None:
-    buffer = CommunicatorBuffer()
+    buffer = CommunicatorBuffer(16)
     for minute, ranks in enumerate(((4, 7), (4, 8))):
         for rank in ranks:
             kind = CollectiveKind("0xa", 2, 1, f"AllReduce{minute}", 1024, 0.5)
@@ -62,7 +62,7 @@ def test_old_minutes_and_communicators_are_forgotten_and_more_than_are_kept_left
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(communicators, "COMMUNICATORS_MAX", 1)
-    buffer = CommunicatorBuffer()
+    buffer = CommunicatorBuffer(16)
     for name in ("0xa", "0xb"):
         for rank in (0, 1):
             buffer.add(rank, times(0, 0.5, name), 100.0)
@@ -73,3 +73,14 @@ def test_old_minutes_and_communicators_are_forgotten_and_more_than_are_kept_left
     buffer.add(0, times(0, 0.5), 401.0)  # too late
     buffer.add(0, times(2 + MINUTES_KEPT, 0.5, "0xc"), 460.0)
     assert known(buffer) == {"0xc": (0.5,)}
+
+
+def test_a_gang_has_no_more_communicators_than_its_ranks_can_name_and_none_that_is_larger() -> None:
+    """Names are a user's: without a bound a gang of one rank would fill memory with them."""
+    buffer, most = CommunicatorBuffer(1), KINDS_MAX * MINUTES_KEPT
+    for number in range(2 * most):
+        buffer.add(0, times(0, 0.5, f"larger{number}", ranks=2), 100.0)
+    for number in range(2 * most):
+        buffer.add(0, times(0, 0.5, f"own{number}", ranks=1), 100.0)
+    buffer.add(0, times(1, 0.5, ranks=1), 160.0)
+    assert [*known(buffer)] == [f"own{number}" for number in range(most)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from understudy_controlplane.fleet.steps import NO_COMMUNICATORS, Communicators, CommunicatorTimes, TimedKind
-from understudy_wire.ranks import CollectiveKind, CollectiveTimes
+from understudy_wire.ranks import KINDS_MAX, CollectiveKind, CollectiveTimes
 
 MINUTE_SECONDS = 60.0
 MINUTES_KEPT = 4
 """The newest of which any rank has reported is not complete yet."""
 COMMUNICATORS_MAX = 16_384
-"""More of a gang are left out."""
+"""More of a gang are left out, and more than its ranks can name within the minutes that are kept."""
 KINDS_OF_COMMUNICATOR_MAX = 6
 
 
@@ -34,9 +34,11 @@ class _Seen:
 
 
 class CommunicatorBuffer:
-    def __init__(self) -> None:
+    def __init__(self, world_size: int) -> None:
         self.shown: Communicators = NO_COMMUNICATORS
         """Minutes that are over."""
+        self._world_size = world_size
+        self._most = min(COMMUNICATORS_MAX, KINDS_MAX * MINUTES_KEPT * world_size)
         self._newest = -1
         self._seen: dict[str, _Seen] = {}
 
@@ -55,7 +57,7 @@ class CommunicatorBuffer:
     def _add(self, rank: int, minute: int, one: CollectiveKind) -> None:
         seen = self._seen.get(one.communicator)
         if seen is None:
-            if len(self._seen) >= COMMUNICATORS_MAX:
+            if one.ranks > self._world_size or len(self._seen) >= self._most:
                 return
             seen = self._seen[one.communicator] = _Seen(one.ranks, one.nodes, one.purpose)
         key = (one.operation, one.size_bytes)

@@ -103,7 +103,7 @@ class StepBuffer:
         """Rank → where it stands still. Ranks that wait for the same have one text in memory."""
         self._at_rest: dict[int, tuple[Recorder | None, ProcessNow | None]] = {}  # as in `StepTable`
         self._nccl: dict[int, NcclSeen] = {}
-        self._communicators = CommunicatorBuffer()
+        self._communicators = CommunicatorBuffer(world_size)
         self._training: dict[int, Training] = {}
         """Rank → what it last reported of its training."""
         self._leader: int | None = None
