@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests import builders as b
@@ -537,6 +538,9 @@ def test_urgent_needs_of_any_kind_have_a_command() -> None:
     assert all("`" in one.command for one in found(seen))
 
 
+COMPUTES = ((1, 140.0), (2, 140.0), (3, 600.0), (4, 140.0))
+
+
 def without_a_step(startup: float = 0.0, **job: Any) -> list[Need]:
     table = replace(b.step_table([[]]), advanced_at=0.0, heard_since=b.NOW - 1900)
     table = replace(table, durations=replace(table.durations, startup=startup))
@@ -552,3 +556,20 @@ def test_a_gang_that_makes_no_first_step_waits_for_a_person_where_no_earlier_sta
     (new,) = without_a_step(start_at=int(b.NOW) - 1940)
     assert not new.is_urgent(b.NOW), "its first start may take long"
     assert without_a_step(startup=60.0) == [], "it hangs, and is restarted"
+
+
+def test_a_gang_whose_ranks_wait_for_one_that_computes_is_listed_and_before_its_first_step_paged() -> None:
+    nodes = [b.node(f"n{i}", gpus=(b.gpu(power_watts=watts, power_limit_watts=700.0),)) for i, watts in COMPUTES]
+    places: dict[str, Any] = {"sequences": np.array([3, 3, 2, 3]), "inside": np.array([True, True, False, True])}
+    starting: dict[str, Any] = {"advanced_at": 0.0, "heard_since": b.NOW - 1900}
+    for steps, urgent in ((starting, True), ({}, False)):
+        table = replace(b.step_table([[0.1] * 20] * 4, advanced_at=b.NOW - 1900), longest_pause_seconds=2.0, **places)
+        one = b.job(start_at=int(b.NOW) - 1940)
+        tables = {one.key: replace(table, **steps)}
+        snapshot = b.snapshot(*nodes, jobs=[one], tables=tables, started_at=b.NOW - 1950)
+        (need,) = needs(snapshot, (), CONFIG, detect(snapshot, CONFIG))
+        assert (need.kind, need.since, need.is_urgent(b.NOW)) == (NeedKind.GANG_UNHEARD, b.NOW - 1900, urgent)
+        assert "rank 2" in need.why
+        assert "computes" in need.why
+        paused = b.changed(snapshot, paused_jobs={one.key: "alice: looks"})
+        assert needs(paused, (), CONFIG, detect(paused, CONFIG)) == ()

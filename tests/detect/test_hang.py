@@ -284,6 +284,16 @@ def test_so_it_does_where_its_ranks_wait_in_a_collective_for_one_whose_gpu_works
     assert hung.signal in HANGS
 
 
+def test_before_the_first_step_they_do_not_wait_for_it_without_end() -> None:
+    """No earlier start of the job is known."""
+    nodes = [computing("n3", 600.0), *[computing(f"n{i}", 140.0) for i in (1, 2, 4)]]
+    for waited, hangs in ((7100, False), (7300, True)):
+        starting = table(WAITING, advanced_at=0.0, heard_since=b.NOW - waited, last_step=np.full(4, -1))
+        (one,) = found(starting, nodes=nodes, started_at=b.NOW - 100_000)
+        assert (one.signal in HANGS) is hangs, waited
+        assert one.evidence.shown()["limit_seconds"] == 7200.0
+
+
 @pytest.mark.parametrize(("durations", "expected"), [(Durations(), STILL), (KNOWN, SILENT)])
 def test_a_start_is_judged_by_earlier_starts_of_the_job_alone(
     durations: Durations, expected: list[tuple[Signal, str, str]]

@@ -13,7 +13,7 @@ from understudy_controlplane.config import Config, Mode, NoSpare, SignalEffect, 
 from understudy_controlplane.decide import guards, rule_budget, spares
 from understudy_controlplane.decide.leadership import WORDS_SECONDS
 from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage, waits_for_slurm
-from understudy_controlplane.detect.hang import all_report, silent_patience_seconds
+from understudy_controlplane.detect.hang import all_report, silent_patience_seconds, waits_for_work, working_ranks
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
 from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm, requeued_at
@@ -536,20 +536,29 @@ def _without_a_step(
     snapshot: Snapshot, findings: Sequence[Finding], moving: Collection[JobKey | None], config: Config
 ) -> Iterator[Need]:
     """Gangs that stand still before their first step, and are not restarted: their first step may take any time. One
-    that ran before this process was there may have made steps that it does not know.
+    that ran before this process was there may have made steps that it does not know. Gangs whose ranks wait for ranks
+    that compute, before any step: they may as well hang.
     """
     for one in findings:
         table = snapshot.progress.tables.get(one.job) if one.signal is Signal.GANG_STILL and one.job else None
-        if table is None or silent_patience_seconds(table, config.hang, working=False) is not None:
+        if table is None:
+            continue
+        computes = waits_for_work(table, working_ranks(table, snapshot))
+        if not computes and silent_patience_seconds(table, config.hang, working=False) is not None:
             continue
         job = snapshot.jobs[table.job]
         if not job.managed or job.key in moving or job.key in snapshot.operator.paused_jobs:
             continue
-        why = f"{named(job)} has made no first step: {one.summary}; the control plane knows no earlier start of it"
+        stands = "stands still" if table.advanced_at else "has made no first step"
+        because = (
+            "the GPU of who is waited for computes" if computes else "the control plane knows no earlier start of it"
+        )
+        why = f"{named(job)} {stands}: {one.summary}; {because}"
         command = f"look at its output; `scontrol requeue {job.key.job_id}` restarts it"
         began = (job.slurm.start_at or 0.0) - snapshot.slurm.ahead_seconds
         new = began >= snapshot.started_at and not job.slurm.restart_count
-        page = None if new else config.hang.first_step_seconds
+        may_be_well = table.advanced_at > 0 if computes else new
+        page = None if may_be_well else config.hang.first_step_seconds
         yield Need(NeedKind.GANG_UNHEARD, f"job {job.key.job_id}", one.at, why, command, page_seconds=page)
 
 

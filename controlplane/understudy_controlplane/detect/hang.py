@@ -417,9 +417,9 @@ def working_ranks(table: StepTable, snapshot: Snapshot) -> list[int]:
     return found
 
 
-def _waits_for_work(table: StepTable, working: Sequence[int]) -> bool:
-    """All ranks that are not in the collective which the others wait in compute."""
-    outside = not_arrived(table) or np.flatnonzero(~table.inside).tolist()
+def waits_for_work(table: StepTable, working: Sequence[int]) -> bool:
+    """All ranks that did not enter the collective which the others wait in compute."""
+    outside = not_arrived(table)
     return bool(outside) and {*outside} <= {*working}
 
 
@@ -430,18 +430,20 @@ def _works(gpu: Gpu) -> bool:
 
 def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, policy: Hang) -> Iterator[Finding]:
     """A gang that merely stands still counts as hung when it has taken longer than anything that it did before. So does
-    one whose ranks wait for ranks that compute: rank 0 may evaluate alone.
+    one whose ranks wait for ranks that compute: rank 0 may evaluate alone. Such a wait ends before the first step too.
     """
     working = working_ranks(table, snapshot)
-    computes = _waits_for_work(table, working)
+    computes = waits_for_work(table, working)
     for one in found:
         if one.signal is Signal.GANG_HUNG and not computes:
             yield one
             continue
-        if one.signal is Signal.GANG_HUNG_UNNAMED and not computes:
+        if one.signal is Signal.GANG_HUNG_UNNAMED:
             yield from _attributed(one, working, table, snapshot, patience_seconds(table, policy))
             continue
         limit = silent_patience_seconds(table, policy, bool(working), snapshot.restarts_without_progress(table.job))
+        if limit is None and one.signal is Signal.GANG_HUNG:
+            limit = policy.first_step_seconds * policy.working_factor
         more: dict[str, Json] = {
             "section": table.section,
             "limit_seconds": None if limit is None else round(limit, 1),

@@ -24,7 +24,10 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
         "One program hangs again and again: it counts only where it has named a single node within the week, and the "
         "same rank counts once."
     ),
-    ("hang.still",): "The same, within that time: recorded; before a first step it is listed.",
+    ("hang.still",): (
+        "The same, within that time: recorded; before a first step, or while a rank that is waited for computes, it is "
+        "listed."
+    ),
     ("hang.together", "hang.switch"): (
         "A file server, a licence server or a switch is away: gangs that stopped together are not restarted."
     ),

@@ -16,7 +16,7 @@ class NeedKind(StrEnum):
     GANG_NOT_BACK = "gang_not_back"  # its attempt was ended for a move that has failed
     GANG_HELD = "gang_held"  # by Slurm itself, until a person releases it
     GANG_PENDS = "gang_pends"  # a fault has stopped it, and it has not run since
-    GANG_UNHEARD = "gang_unheard"  # no rank reports, or makes a step, since its restart or the control plane's
+    GANG_UNHEARD = "gang_unheard"  # no rank reports since its restart or the control plane's, or no step ends
     GANG_SLOW = "gang_slow"  # a faulty GPU slows it, and what a move would cost is not known
     APPROVAL = "approval"  # a recovery waits for it
     HELD_BACK = "held_back"  # by a guard
