@@ -284,6 +284,37 @@ def test_so_it_does_where_its_ranks_wait_in_a_collective_for_one_whose_gpu_works
     assert hung.signal in HANGS
 
 
+@pytest.mark.parametrize(
+    ("waits", "absent", "limit", "hangs"),
+    [
+        (26.0, 26.0, 70.0, True),  # a T4 that idles takes more than a third of its limit
+        (29.0, 31.0, 72.0, True),  # an L4
+        (57.0, 57.0, 150.0, True),  # an A10
+        (150.0, 150.0, 300.0, True),  # a limit that the site has lowered
+        (150.0, 290.0, 300.0, False),
+        (35.0, 65.0, 70.0, False),
+        (None, 600.0, 700.0, False),  # nothing to compare it with
+        (60.0, 120.0, 700.0, True),  # more than who waits, and not much
+    ],
+)
+def test_a_rank_works_where_its_gpu_takes_more_than_those_that_wait(
+    waits: float | None, absent: float, limit: float, hangs: bool
+) -> None:
+    powers = ((1, waits), (2, waits), (3, absent), (4, waits))
+    nodes = [b.node(f"n{i}", gpus=(b.gpu(power_watts=watts, power_limit_watts=limit),)) for i, watts in powers]
+    (one,) = found(table(WAITING, 700), nodes=nodes)
+    assert (one.signal is Signal.GANG_HUNG) is hangs
+    assert one.evidence.shown().get("ranks_working", []) == ([] if hangs else [2])
+
+
+def test_a_rank_whose_gpu_is_not_known_is_not_compared_with_others_of_its_node() -> None:
+    """All of them may be that GPU."""
+    gpus = tuple(b.gpu(index, power_watts=watts, power_limit_watts=700.0) for index, watts in enumerate((600.0, 140.0)))
+    steps = table(WAITING, 700, nodes=("n1",) * 4, gpus=(None,) * 4)
+    (one,) = found(steps, nodes=[b.node("n1", gpus=gpus)])
+    assert one.signal is Signal.GANG_STILL
+
+
 def test_before_the_first_step_they_do_not_wait_for_it_without_end() -> None:
     """No earlier start of the job is known."""
     nodes = [computing("n3", 600.0), *[computing(f"n{i}", 140.0) for i in (1, 2, 4)]]

@@ -19,6 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
@@ -36,7 +37,6 @@ from understudy_controlplane.fleet.steps import StepTable
 from understudy_controlplane.fleet.subject import SubjectKind
 from understudy_controlplane.fleet.topology import REDUNDANT
 from understudy_controlplane.hostlist import compress
-from understudy_wire.hardware import Gpu
 
 RANKS_SHOWN_MAX = 32
 
@@ -60,7 +60,10 @@ REPORTED_SECONDS = 10.0
 """Steps, and ports that are down, are known to this."""
 
 WORKING_POWER_SHARE = 0.35
-"""Share of a GPU's power limit. One that waits in a collective takes a fifth to a quarter (judgement)."""
+"""Share of a GPU's power limit. A large one that waits in a collective takes a fifth to a quarter (judgement)."""
+
+MORE_POWER_FACTOR = 1.3
+"""Least power of a GPU that computes, as a multiple of the median of those that wait in the collective (judgement)."""
 
 
 def hang(snapshot: Snapshot, policy: Hang, silence: Silence) -> Iterator[Finding]:
@@ -406,26 +409,28 @@ def silent_patience_seconds(table: StepTable, policy: Hang, working: bool, resta
 
 def working_ranks(table: StepTable, snapshot: Snapshot) -> list[int]:
     """Ranks whose GPU takes as much power as for computing. One that waits in a collective is as busy by its
-    utilization, and takes little.
+    utilization, and takes little: where some wait, only who takes clearly more than they do computes. Small GPUs, and
+    those with a lowered limit, take more than a third of it at rest.
     """
-    found = []
-    for rank, (name, index) in enumerate(zip(table.nodes, table.gpus, strict=True)):
-        view = snapshot.nodes.get(name)
-        own = [gpu for gpu in view.gpus if index is None or gpu.index == index] if view is not None else []
-        if any(_works(gpu) for gpu in own):
-            found.append(rank)
-    return found
+    taken = [_power_shares(table, rank, snapshot) for rank in range(len(table.nodes))]
+    least = WORKING_POWER_SHARE
+    waiting = [taken[rank][0] for rank in np.flatnonzero(table.inside).tolist() if len(taken[rank]) == 1]
+    if waiting and not table.inside.all():  # where all are inside, none shows what waiting takes
+        least = max(least, MORE_POWER_FACTOR * median(waiting))
+    return [rank for rank, shares in enumerate(taken) if max(shares, default=0.0) >= least]
+
+
+def _power_shares(table: StepTable, rank: int, snapshot: Snapshot) -> list[float]:
+    """Power of the GPUs that may be the rank's, each as a share of its limit, where both are known."""
+    view, index = snapshot.nodes.get(table.nodes[rank]), table.gpus[rank]
+    own = [gpu for gpu in view.gpus if index is None or gpu.index == index] if view is not None else []
+    return [gpu.power_watts / gpu.power_limit_watts for gpu in own if gpu.power_watts and gpu.power_limit_watts]
 
 
 def waits_for_work(table: StepTable, working: Sequence[int]) -> bool:
     """All ranks that did not enter the collective which the others wait in compute."""
     outside = not_arrived(table)
     return bool(outside) and {*outside} <= {*working}
-
-
-def _works(gpu: Gpu) -> bool:
-    power, limit = gpu.power_watts, gpu.power_limit_watts
-    return power is not None and limit is not None and power >= WORKING_POWER_SHARE * limit
 
 
 def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, policy: Hang) -> Iterator[Finding]:
