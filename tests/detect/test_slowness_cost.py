@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests import builders as b
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.decide import plans
 from understudy_controlplane.decide.recovery_recheck import AS_PLANNED, Course, course
-from understudy_controlplane.detect import detect
+from understudy_controlplane.detect import DETECTORS, detect
 from understudy_controlplane.detect.slowness_cost import SlownessCost, slow_seconds_seen, slowness_cost
 from understudy_controlplane.detect.straggler import straggler
 from understudy_controlplane.detect.stranded import PACE_AGAIN_SECONDS
@@ -132,14 +133,18 @@ def quarantined_as_slow(table: StepTable | None, clocks: int = 0, started_ago: f
 
 def judged(snapshot: Snapshot) -> tuple[bool, Course]:
     """Judges whether its gang has to leave, and the course of a move that has drained its node."""
-    (job,) = snapshot.jobs.values()
     found = {one.signal for one in detect(snapshot, b.config())}
+    return Signal.GANG_STRANDED in found, begun_move(snapshot, lambda seen: detect(seen, b.config()))
+
+
+def begun_move(snapshot: Snapshot, found: Callable[[Snapshot], list[Finding]]) -> Course:
+    (job,) = snapshot.jobs.values()
     fault = Finding(Signal.STRAGGLER_CONFIRMED, "straggler.self_time", "n2", b.NOW - 60, "slow")
     plan = plans.swap_plan(snapshot, job, [fault], job.slurm.nodes, ("n9",))
     drained = (RecoveryStep(0, plan.steps[0], StepStatus.DONE, 1),)
     begun = Recovery(9, plan, RecoveryStatus.RUNNING, b.NOW - 60, drained)
     seen = replace(snapshot, recoveries=(begun,))
-    return Signal.GANG_STRANDED in found, course(begun, seen, [*detect(seen, b.config())])
+    return course(begun, seen, found(seen))
 
 
 def steps_of(ratio: float, count: int = 100) -> StepTable:
@@ -158,6 +163,19 @@ def test_a_gang_that_trains_on_does_not_refute_that_its_node_is_slow(still_slow:
     ending = its_course.ending
     assert (ending is None) is still_slow
     assert ending is None or "trains on there" in ending.why
+
+
+@pytest.mark.parametrize("rule", ["straggler.collectives", "straggler.transfers", "straggler.data_wait"])
+def test_slow_collectives_do_not_hold_against_a_node_that_its_ranks_keep_up(rule: str) -> None:
+    """They are no evidence that its ranks are slow, and its gang trains on."""
+    snapshot = quarantined_as_slow(steps_of(1.0))
+    suspected = Finding(Signal.STRAGGLER_SUSPECTED, rule, "n2", b.NOW, "slow")
+    found = detect(snapshot, b.config(), {**DETECTORS, "collectives": lambda *_: [suspected]})
+    assert suspected in found
+    assert Signal.GANG_STRANDED not in {one.signal for one in found}
+    ending = begun_move(snapshot, lambda seen: [*detect(seen, b.config()), suspected]).ending
+    assert ending is not None
+    assert "trains on there" in ending.why
 
 
 @pytest.mark.parametrize("table", [steps_of(1.0, count=10), steps_of(1.15, count=20)], ids=["too few", "still slow"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from understudy_controlplane.config import Mode, Straggler
 from understudy_controlplane.detect.administration import CALL_SECONDS_MAX, is_well
-from understudy_controlplane.detect.stranded import STANDS, awaits_pace, trains_on
+from understudy_controlplane.detect.stranded import awaits_pace, still_accused, trains_on
 from understudy_controlplane.fleet.custody import Proof
 from understudy_controlplane.fleet.decision import Decision
 from understudy_controlplane.fleet.finding import ACCUSING, HANGS, Finding, Signal, failed_detectors, unjudged_nodes
@@ -91,8 +91,8 @@ def course(
         and not _begins_unjudged(recovery, findings)
         and not _begins_in_maintenance(recovery, snapshot)
     )
-    accused = {one.node for one in findings if one.signal in STANDS}
-    return Course(may_act, _ending(recovery, snapshot, Known(back, out, accused, policy)), forgotten)
+    known = Known(back, out, still_accused(findings), policy)
+    return Course(may_act, _ending(recovery, snapshot, known), forgotten)
 
 
 def _begins_unjudged(recovery: Recovery, findings: Sequence[Finding]) -> bool:
@@ -189,7 +189,7 @@ def _awaits_pace(recovery: Recovery, snapshot: Snapshot, findings: Sequence[Find
         return False
     if any(one.signal in HANGS and one.job == plan.job for one in findings):
         return False
-    accused, left = {one.node for one in findings if one.signal in STANDS}, {*plan.nodes, *plan.leaving}
+    accused, left = still_accused(findings), {*plan.nodes, *plan.leaving}
     return bool(left) and all(awaits_pace(snapshot, name, job, accused) for name in left)
 
 

@@ -35,7 +35,7 @@ from understudy_controlplane.detect.site_signals import site_signals
 from understudy_controlplane.detect.slow_gang import slow_gangs
 from understudy_controlplane.detect.stopped import stopped
 from understudy_controlplane.detect.straggler import straggler
-from understudy_controlplane.detect.stranded import stranded
+from understudy_controlplane.detect.stranded import found_slow, stranded
 from understudy_controlplane.detect.wear_trend import wear_trends
 from understudy_controlplane.detect.xid import xid
 from understudy_controlplane.fleet.finding import (
@@ -127,7 +127,7 @@ def detect(snapshot: Snapshot, config: Config, detectors: Mapping[str, Detector]
     accused = {one.node for one in found if one.signal in ACCUSING - LETS_JOBS_END}
     suspected = {(one.node, SUSPICION_OF[one.signal]) for one in found if one.signal in SUSPICION_OF}
     silent = {one.node for one in found if one.signal is Signal.SILENT and snapshot.nodes[one.node].has_agent}
-    slow = {one.node for one in found if one.signal is Signal.STRAGGLER_SUSPECTED}
+    slow = found_slow(found)
     found += failures.caught("stranded", lambda: stranded(snapshot, accused, config.straggler, slow))
     unjudged = {*unjudged_nodes(failures.findings)}
     if not failed_detectors(failures.findings):

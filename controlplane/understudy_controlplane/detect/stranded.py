@@ -12,11 +12,12 @@ the others, although none of its processes runs any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from understudy_controlplane.config import Straggler
 from understudy_controlplane.detect.administration import HEARD_LATELY_SECONDS
 from understudy_controlplane.detect.slow_ranks import keeps_up
+from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.evidence import Evidence
 from understudy_controlplane.fleet.finding import ACCUSING, Finding, Signal
 from understudy_controlplane.fleet.job import Job
@@ -26,15 +27,25 @@ from understudy_controlplane.fleet.subject import Subject
 
 SLOW = "straggler.self_time"
 
+OWN_PACE = frozenset({SLOW, NOT_PRICED})
+"""Rules of ranks that compute longer than their peers."""
+
 INFERRED = frozenset({"silence.node_dead", SLOW})
 """Rules that infer a fault from what does not happen, or takes long. A gang that trains on does not refute what the
 hardware itself shows.
 """
 
-STANDS = ACCUSING | {Signal.STRAGGLER_SUSPECTED}
-"""Signals of one round that a gang which trains on does not refute. A node that was quarantined as slow is only
-suspected again: what a move from there would cost is not looked at any more.
-"""
+
+def found_slow(findings: Iterable[Finding]) -> set[str]:
+    """Nodes whose ranks are slow themselves. One that was quarantined as slow is only suspected again: what a move from
+    there would cost is not looked at any more. Slow collectives, transfers or data say nothing of the ranks' pace.
+    """
+    return {one.node for one in findings if one.signal is Signal.STRAGGLER_SUSPECTED and one.rule in OWN_PACE}
+
+
+def still_accused(findings: Sequence[Finding]) -> set[str]:
+    """Nodes against which something is found in this round that a gang which trains on does not refute."""
+    return {one.node for one in findings if one.signal in ACCUSING} | found_slow(findings)
 
 
 PACE_AGAIN_SECONDS = 300.0
