@@ -34,6 +34,7 @@ WORLD = NODES * GPUS
 MINUTES = 5  # the last of them is not over
 NAMES = [f"n{number}" for number in range(NODES)]
 JOB = b.job(nodes=NAMES)
+OF_ONE_STAGE = ["stage0"] * WORLD
 
 
 def factor(slow: Sequence[int], rank: int) -> float:
@@ -116,7 +117,7 @@ def test_it_is_held_against_the_counters_of_the_ports() -> None:
 
 
 def test_a_node_whose_own_gpus_are_slow_together_is_a_suspect_and_its_gang_stays() -> None:
-    steps = table(slow_nodes=[1])
+    steps = table(slow_nodes=[1], roles=OF_ONE_STAGE)
     (found,) = findings(steps)
     assert (found.signal, found.rule, found.node) == (Signal.STRAGGLER_SUSPECTED, "straggler.collectives", "n1")
     (decision,) = decide(seen(steps), [found], b.config())
@@ -132,6 +133,9 @@ def test_a_node_whose_own_gpus_are_slow_together_is_a_suspect_and_its_gang_stays
         {"slow_rails": [0, 1, 2]},  # most are: then this is usual
         {"slow_rails": [2], "minutes": 3},  # two minutes are over
         {"slow_rails": [2], "without": [9]},  # one of its ranks reports nothing
+        {"slow_nodes": [3]},  # it may be the last stage of a pipeline: no role says that it is none
+        {"slow_nodes": [3], "slow_rails_of": [3]},
+        {"slow_nodes": [3], "roles": ["leader", *[""] * (WORLD - 1)]},
         {"slow_rails": [2], "roles": ["last" if rank % GPUS == 2 else "" for rank in range(WORLD)]},
     ],
 )
@@ -140,7 +144,7 @@ def test_innocent_gangs_are_not_named(gang: dict[str, Any]) -> None:
 
 
 def test_one_that_crosses_more_switches_than_its_peers_is_not_compared_with_them() -> None:
-    steps = table(slow_nodes=[1])
+    steps = table(slow_nodes=[1], roles=OF_ONE_STAGE)
     of_node = [Domain(DomainKind.SWITCH, f"s{name}", (name,)) for name in NAMES]
     assert findings(steps, domains=of_node), "each is within one switch"
     both = Domain(DomainKind.SWITCH, "other", ("n1",))

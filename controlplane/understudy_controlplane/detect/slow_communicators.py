@@ -1,8 +1,9 @@
 """Communicators of NCCL that are slow while their gang trains, from what its ranks' hooks read in Inspector's files.
 
 A communicator's collectives take half as long again as those of its peers in each of three minutes. Peers have the same
-role as well, and are spread over as many switches: another stage overlaps more, and a longer way takes longer. What the
-counters of the ports show is held against it. A node may become a suspect by it, and nothing else follows.
+role as well, and are spread over as many switches: another stage overlaps more, and a longer way takes longer. Groups
+within one node that have no role may be of different stages, and make no node a suspect. What the counters of the ports
+show is held against it. A node may become a suspect by it, and nothing else follows.
 """
 
 from __future__ import annotations
@@ -49,15 +50,24 @@ def _places(snapshot: Snapshot, table: StepTable) -> list[SlowPlace]:
     if isinstance(kept, tuple) and kept[0][0] is basis[0] and kept[0][1:] == basis[1:]:
         known: list[SlowPlace] = kept[1]
         return known
-    found = slow_places([_with_places(snapshot, table, one) for one in table.communicators.known], least=PARTS)
+    timed = table.communicators.known
+    places = slow_places([_with_places(snapshot, table, one) for one in timed], least=PARTS)
+    may_differ = {one.name for one in timed if one.nodes == 1 and not _role(table, one)}
+    found = [one for one in places if may_differ.isdisjoint(slow.communicator.name for slow in one.slow)]
     table.communicators.kept[RULE] = (basis, found)
     return found
 
 
+def _role(table: StepTable, one: CommunicatorTimes) -> str:
+    """Role of all its ranks; empty: they have none, or several."""
+    roles = {table.roles[rank] for rank in one.ranks}
+    return roles.pop() if len(roles) == 1 else ""
+
+
 def _with_places(snapshot: Snapshot, table: StepTable, one: CommunicatorTimes) -> Communicator:
     members = tuple(Member(table.nodes[rank], table.gpus[rank]) for rank in one.ranks)
-    roles = {table.roles[rank] for rank in one.ranks}
-    purpose = f"{one.purpose} {roles.pop()}" if len(roles) == 1 else one.purpose
+    role = _role(table, one)
+    purpose = f"{one.purpose} {role}" if role else one.purpose
     of_node = snapshot.topology.of_node
     spread = {
         tuple(domain.label for domain in of_node.get(member.node, ()) if domain.kind in OF_THE_NETWORK)
