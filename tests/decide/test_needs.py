@@ -17,7 +17,7 @@ from understudy_controlplane.decide.judge import decide
 from understudy_controlplane.decide.needs import MASS_SILENCE_SECONDS, needs
 from understudy_controlplane.decide.pages import page as page_for
 from understudy_controlplane.decide.pages import persons_needed
-from understudy_controlplane.decide.spares import joining_pool
+from understudy_controlplane.decide.spares import joining_pool, leaving_pool
 from understudy_controlplane.decide.table import row_without_node
 from understudy_controlplane.detect import detect
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
@@ -42,6 +42,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import SlurmReservation
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.subject import Subject
+from understudy_wire.hardware import Stuck, StuckProcess
 
 CONFIG = b.config(spares={"count": 0})
 
@@ -573,3 +574,32 @@ def test_a_gang_whose_ranks_wait_for_one_that_computes_is_listed_and_before_its_
         assert "computes" in need.why
         paused = b.changed(snapshot, paused_jobs={one.key: "alice: looks"})
         assert needs(paused, (), CONFIG, detect(paused, CONFIG)) == ()
+
+
+def occupied(*names: str, seconds: float = 900.0) -> list[NodeView]:
+    process = StuckProcess(4711, 1001, "python", Stuck.OUTSIDE, seconds, gpus=["n1"])
+    return [b.node(name, processes=(process,), is_spare=True) for name in names]
+
+
+def test_a_spare_on_which_a_user_computes_outside_of_slurm_is_replaced_and_a_need_names_the_user() -> None:
+    config = b.config(spares={"count": 1})
+    seen = b.snapshot(*occupied("n8"), b.node("n9"), spares=("n8",), jobs=[])
+    (need,) = [one for one in found(seen, config) if one.kind is NeedKind.SPARE_OCCUPIED]
+    assert (need.subject, need.page_seconds) == ("n8", None)
+    assert need.since == pytest.approx(b.NOW - 900.0, abs=1.0)
+    assert need.why.startswith("no gang can use spare n8: process 4711 (python; user id 1001) has GPU n1 open")
+    assert "`ps -fp 4711` on n8, and `kill 4711`" in need.command
+    assert len(joining_pool(seen, (), config)) == 1
+    new = b.snapshot(*occupied("n8", seconds=500.0), b.node("n9"), spares=("n8",), jobs=[])
+    assert (kinds(new, config), joining_pool(new, (), config)) == ([], ()), "it may end by itself"
+    ended = b.snapshot(spares=("n7", "n8"), jobs=[])
+    assert len(leaving_pool(ended, config)) == 1, "the pool has one size"
+    replaced = b.snapshot(*occupied("n8"), b.node("n9", is_spare=True), spares=("n8", "n9"), jobs=[])
+    assert (leaving_pool(replaced, config), joining_pool(replaced, (), config)) == ((), ())
+
+
+def test_users_who_compute_on_spares_make_the_pool_twice_as_large_at_most() -> None:
+    config = b.config(spares={"count": 1})
+    seen = b.snapshot(*occupied("n7", "n8"), spares=("n7", "n8"), jobs=[])
+    assert joining_pool(seen, (), config) == ()
+    assert kinds(seen, config) == [NeedKind.SPARE_OCCUPIED] * 2

@@ -14,6 +14,7 @@ from understudy_controlplane.decide import guards, rule_budget, spares
 from understudy_controlplane.decide.leadership import WORDS_SECONDS
 from understudy_controlplane.decide.repair_cycle import AWAY, attempts_by_node, is_back_from_outage, waits_for_slurm
 from understudy_controlplane.detect.hang import all_report, silent_patience_seconds, waits_for_work, working_ranks
+from understudy_controlplane.detect.processes import in_words
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
 from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm, requeued_at
@@ -143,6 +144,7 @@ def needs(
         *_left_by_slurm(snapshot, config),
         *_miscounted(snapshot),
         *_pool(snapshot, config),
+        *_occupied(snapshot),
         *_drills(snapshot),
         *_modes_of_no_node(snapshot, config),
         *_never_heard(snapshot),
@@ -698,7 +700,7 @@ def _site_warnings(snapshot: Snapshot, config: Config) -> Iterator[Need]:
 
 
 def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
-    wanted, held = spares.wanted(snapshot, config.spares), len(spares.held(snapshot))
+    wanted, held = spares.wanted(snapshot, config.spares), len(spares.held(snapshot, config.spares))
     if snapshot.mode is Mode.OBSERVE or held >= wanted:
         return
     kind = NeedKind.POOL_SHORT
@@ -717,6 +719,22 @@ def _pool(snapshot: Snapshot, config: Config) -> Iterator[Need]:
         command = f"repair {shown(out)}; `understudy node release {out[0]} REASON` returns a node"
     patience = SILENT_SECONDS if joining else SETTLES_SECONDS
     yield Need(kind, "spares", _first_seen(snapshot, kind, "spares"), why, command, patience)
+
+
+def _occupied(snapshot: Snapshot) -> Iterator[Need]:
+    kind = NeedKind.SPARE_OCCUPIED
+    for node in snapshot.notable:
+        processes = spares.occupying(snapshot, node) if node.is_spare else []
+        if processes:
+            pids = " ".join(f"{one.pid}" for one in processes)
+            began = (node.heard_at or 0.0) - max(one.seconds for one in processes)
+            since = _first_seen(snapshot, kind, node.name, began)
+            why = f"no gang can use spare {node.name}: {in_words(snapshot, node, processes[0])}"
+            command = (
+                f"`ps -fp {pids}` on {node.name}, and `kill {pids}` where no user needs it; services "
+                "under a user id below 1000 never count"
+            )
+            yield Need(kind, node.name, since, why, command)
 
 
 def _modes_of_no_node(snapshot: Snapshot, config: Config) -> Iterator[Need]:

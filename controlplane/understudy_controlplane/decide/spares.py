@@ -29,6 +29,7 @@ from understudy_controlplane.fleet.recovery import (
 from understudy_controlplane.fleet.slurm import POOL_USER, Service
 from understudy_controlplane.fleet.snapshot import Snapshot
 from understudy_controlplane.fleet.topology import DomainKind
+from understudy_wire.hardware import StuckProcess
 
 
 @lru_cache(maxsize=32_768)  # thousands of nodes that are silent are sorted by it in each round
@@ -140,7 +141,7 @@ def joining_pool(snapshot: Snapshot, bad: Collection[str], config: Config) -> tu
     first, lemons when there is no other node; spread over domains, and within one last by name first.
     """
     policy, choices = config.spares, snapshot.operator.spare_choices
-    short = wanted(snapshot, policy) - len(held(snapshot))
+    short = wanted(snapshot, policy) - len(held(snapshot, policy))
     if (short <= 0 and True not in choices.values()) or still_gathering(snapshot):
         return ()
     bad = {*bad, *_awaited(snapshot)}
@@ -190,7 +191,7 @@ def _too_many(snapshot: Snapshot, promised: Collection[str], config: Config) -> 
     if is_filled_by_others or still_gathering(snapshot):
         return []
     choices = snapshot.operator.spare_choices
-    kept = [name for name in held(snapshot) if name not in promised]
+    kept = [name for name in held(snapshot, config.spares) if name not in promised]
     chosen = [name for name in kept if name not in choices and snapshot.nodes[name].state not in OUT_OF_SERVICE]
     size = wanted(snapshot, config.spares)
     if len(chosen) <= size:
@@ -257,7 +258,7 @@ def takes_into_pool(snapshot: Snapshot, node: NodeView, config: Config) -> bool:
     busy = any(one.step(StepName.TAKE_SPARES) or one.step(StepName.FILL_POOL) for one in snapshot.recoveries)
     chosen = snapshot.operator.spare_choices.get(node.name)
     if chosen is None:
-        chosen = wanted(snapshot, policy) > len(held(snapshot)) and _is_in(node, policy.partition)
+        chosen = wanted(snapshot, policy) > len(held(snapshot, policy)) and _is_in(node, policy.partition)
     return chosen and owned and not busy and node.name not in reserved_by_others(snapshot, config)
 
 
@@ -266,10 +267,24 @@ def _is_in(node: NodeView, partition: str) -> bool:
     return not partition or (node.slurm is not None and partition in node.slurm.partitions)
 
 
-def held(snapshot: Snapshot) -> list[str]:
-    """Spares that are there or come back by themselves: also one that Slurm has switched off, that reboots or that has
-    missed a ping. Lost is one that is out of service, that Slurm has given up (DOWN), and that people have taken.
+OCCUPIED_SECONDS = 600.0
+"""A user who has only tried something has ended it by then."""
+
+
+def occupying(snapshot: Snapshot, node: NodeView) -> list[StuckProcess]:
+    """Processes outside of Slurm's jobs that have computed there for ten minutes: no gang can use the node until a
+    person or their owner ends them.
     """
+    return [one for one in outside_of_jobs(snapshot, node) if one.seconds >= OCCUPIED_SECONDS]
+
+
+def held(snapshot: Snapshot, policy: Spares) -> list[str]:
+    """Spares that are there or come back by themselves: also one that Slurm has switched off, that reboots or that has
+    missed a ping. Lost is one that is out of service, that Slurm has given up (DOWN), that people have taken, and that
+    a process occupies. Of the last at most as many as the pool is to hold: no user makes it larger than twice that.
+    """
+    occupied = [node.name for node in snapshot.notable if node.is_spare and occupying(snapshot, node)]
+    lost = occupied[: wanted(snapshot, policy)]
     return [
         node.name
         for node in snapshot.notable
@@ -278,6 +293,7 @@ def held(snapshot: Snapshot) -> list[str]:
         and node.state is not NodeState.FOREIGN_DRAIN
         and node.slurm is not None
         and not (node.slurm.taken_out or node.slurm.in_maintenance)
+        and node.name not in lost
     ]
 
 

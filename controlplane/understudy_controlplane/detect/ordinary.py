@@ -115,8 +115,9 @@ ORDINARY: Mapping[tuple[str, ...], str] = {
         "logged in never count."
     ),
     ("processes.outside",): (
-        "A user computes on an idle node outside of Slurm: recorded, and no gang gets a spare there. Display servers "
-        "and programs that only read NVML never count."
+        "A user computes on an idle node outside of Slurm: recorded, and no gang gets a spare there. After ten "
+        "minutes another node joins the pool, and a need names it. Services, display servers and programs that only "
+        "read NVML never count."
     ),
     ("processes.waiting",): "A file server is away: recorded.",
     ("host.clock", "agent.problems"): "A clock that is being set, a file that an agent may not read: recorded.",

@@ -31,6 +31,7 @@ class NeedKind(StrEnum):
     RECONFIGURE = "reconfigure"  # Slurm may count a job of a dead gang on its nodes for good
     NODE_SILENT = "node_silent"  # its agent does not report
     POOL_SHORT = "pool_short"  # fewer spares are held than wanted, and no node can join
+    SPARE_OCCUPIED = "spare_occupied"  # a process outside of Slurm's jobs computes on it
     INCIDENT = "incident"  # open for long, and nothing is under way that ends it
     DRILL = "drill"  # goes on, and ends by itself
     NEVER_HEARD = "never_heard"  # nodes without an agent
