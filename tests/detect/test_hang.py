@@ -323,6 +323,9 @@ def test_before_the_first_step_they_do_not_wait_for_it_without_end() -> None:
         (one,) = found(starting, nodes=nodes, started_at=b.NOW - 100_000)
         assert (one.signal in HANGS) is hangs, waited
         assert one.evidence.shown()["limit_seconds"] == 7200.0
+    restarted = ((b.job().key, starting.place),)
+    (one,) = found(starting, nodes=nodes, started_at=b.NOW - 100_000, hangs=restarted)
+    assert one.evidence.shown()["limit_seconds"] == 14_400.0, "it may take longer each time"
 
 
 @pytest.mark.parametrize(("durations", "expected"), [(Durations(), STILL), (KNOWN, SILENT)])

@@ -446,9 +446,10 @@ def _acted_on(found: Iterator[Finding], table: StepTable, snapshot: Snapshot, po
         if one.signal is Signal.GANG_HUNG_UNNAMED:
             yield from _attributed(one, working, table, snapshot, patience_seconds(table, policy))
             continue
-        limit = silent_patience_seconds(table, policy, bool(working), snapshot.restarts_without_progress(table.job))
+        restarts = snapshot.restarts_without_progress(table.job)
+        limit = silent_patience_seconds(table, policy, bool(working), restarts)
         if limit is None and one.signal is Signal.GANG_HUNG:
-            limit = policy.first_step_seconds * policy.working_factor
+            limit = policy.first_step_seconds * policy.working_factor * 2.0**restarts
         more: dict[str, Json] = {
             "section": table.section,
             "limit_seconds": None if limit is None else round(limit, 1),
