@@ -305,8 +305,24 @@ def test_a_users_process_that_computes_outside_of_jobs_is_named(
 def test_services_and_what_a_running_step_has_started_are_not_outside_of_jobs(proc: Proc) -> None:
     slurmd = "0::/system.slice/slurmd.service"
     assert _alive(proc, "0::/system.slice/nvidia-dcgm.service", INFINITY, user=998, devices=COMPUTES) == []
+    for user in (61184, 65519, 65534):  # DynamicUser= of systemd, and the overflow user
+        assert _alive(proc, "0::/system.slice/exporter.service", INFINITY, user=user, devices=COMPUTES) == []
     proc.thread(4710, state="S", pid=4710, parent=5000)  # proctrack/linuxproc: no cgroups, and a shell between them
     assert _alive(proc, slurmd, {5000: slurmd}, devices=COMPUTES, parent=4710) == []
+
+
+@pytest.mark.parametrize("daemons_user", [0, 1000])
+def test_a_server_of_mps_counts_only_where_a_users_own_daemon_has_started_it(proc: Proc, daemons_user: int) -> None:
+    """Root's daemon starts it as the user of the job, and ends it when another user's program comes."""
+    proc.thread(4710, state="S", pid=4710)
+    for pid, user in ((4710, daemons_user), (PID, 1000)):
+        proc.thread(pid, state="S", pid=pid)
+        for name, old, new in (("stat", "(train (x) 7)", "(nvidia-cuda-mps)"), ("status", "\t1000\t", f"\t{user}\t")):
+            path = f"{pid}/{name}"
+            proc.write(path, (proc.folder / path).read_text().replace(old, new))
+        proc.write(f"{pid}/cgroup", "0::/system.slice/mps.service\n")
+    proc.devices(*COMPUTES.split())
+    assert [one.pid for one in proc.read(240)] == ([PID] if daemons_user else [])
 
 
 def test_a_process_that_ends_soon_after_its_job_is_not_left_behind(proc: Proc) -> None:

@@ -11,7 +11,8 @@
 - A user's process that computes on a GPU, outside of such cgroups and not below a slurmstepd: of a user who has logged
   in, of Docker, or what a job has left where Slurm has no cgroups (proctrack/linuxproc, proctrack/pgid). Whether it is
   a job's that still runs, only Slurm knows. CUDA opens /dev/nvidia-uvm; display servers and programs that only read
-  NVML do not.
+  NVML do not. A server of MPS that root's daemon has started as a job's user ends for the next user's program
+  (nvidia-cuda-mps-control(1)).
 
 A process that ends closes its files before it waits for the driver, so what it has open is read early, and again at
 ever longer intervals while it has no GPU. Files that can wait for a lock of a process that hangs (its command line,
@@ -61,6 +62,10 @@ in `system`.
 """
 _USERS_FROM = 1000
 """Lower user ids are of root and services (SYS_UID_MAX of login.defs)."""
+_OF_SERVICES = frozenset({*range(61184, 65520), 65534})
+"""Those that systemd gives to a service while it runs (DynamicUser=), and the overflow user's."""
+_MPS = "nvidia-cuda-mps"
+"""The kernel's 15 characters of nvidia-cuda-mps-control and nvidia-cuda-mps-server."""
 
 
 def _says(why: Stuck) -> int:
@@ -131,10 +136,12 @@ class Processes:
                 known.devices = self._devices(name, threads)
             rows.append((name, first.command, known, signs))
         self._known, found = there, []
+        shares_gpus = any(command == _MPS and not self._is_a_users(name) for name, command, _, _ in rows)
         for name, command, known, signs in rows:
             if known.devices and "" not in served and self._is_left(name, known.started, served):
                 signs.append(Sign(int(name), Stuck.LEFT))
-            if known.devices and self._is_outside(name) and not _is_below(int(name), parents, stepds):
+            of_mps = shares_gpus and command == _MPS
+            if known.devices and not of_mps and self._is_outside(name) and not _is_below(int(name), parents, stepds):
                 signs.append(Sign(int(name), Stuck.OUTSIDE))
             known.since = {sign: known.since.get(sign, now) for sign in signs}
             if known.devices and (stuck := self._stuck(name, command, known, now)):
@@ -178,14 +185,19 @@ class Processes:
         return is_over and self._is_a_users(process)
 
     def _is_outside(self, process: str) -> bool:
-        if self._folder(process) or not self._is_a_users(process):
+        user = self._user(process)
+        if self._folder(process) or user < _USERS_FROM or user in _OF_SERVICES:
             return False
         folder = f"{process}/task/{process}/fd"
         return any(self._link(f"{folder}/{name}") == _COMPUTES for name in islice(self._names(folder), FILES_MAX))
 
     def _is_a_users(self, process: str) -> bool:
-        user = _USER.search(self._text(f"{process}/status"))
-        return user is not None and int(user[1]) >= _USERS_FROM
+        return self._user(process) >= _USERS_FROM
+
+    def _user(self, process: str) -> int:
+        """0: also where the kernel does not show it."""
+        found = _USER.search(self._text(f"{process}/status"))
+        return int(found[1]) if found else 0
 
     def _devices(self, process: str, threads: dict[int, ProcessStat]) -> frozenset[int]:
         """Minor numbers of GPUs; its first thread has none left if it has ended before others."""
@@ -203,11 +215,11 @@ class Processes:
         if not late:
             return None
         why, seconds, sign = max(late, key=lambda one: (_says(one[0]), one[1]))
-        folder, user = self._folder(process), _USER.search(self._text(f"{process}/status"))
+        folder = self._folder(process)
         where = self._text(f"{process}/task/{sign.thread}/wchan").strip()
         return StuckProcess(
             pid=int(process),
-            user_id=int(user[1]) if user else 0,
+            user_id=self._user(process),
             command=printable(command, 64),
             why=why,
             seconds=round(seconds),
