@@ -20,9 +20,22 @@ PARAMETERS = {
     "TaskProlog": "task_prolog",
     "HealthCheckProgram": "health_check",
 }
+_LAST_FIRST = """\
+set --
+for script in {site}; do
+    [ ! -e "$script" ] || set -- "$script" "$@"
+done
+for script; do
+    "$script" || exit
+done
+"""
+"""Slurm runs what a pattern matches from the last name to the first (prep_script_slurmd.c), and nothing where it matches
+nothing.
+"""
+
 WITH_SITE = {
-    "Prolog": '"{hook}" || exit 1\nfor script in {site}; do\n    "$script" || exit\ndone\n',
-    "Epilog": '"{hook}" || true\nfor script in {site}; do\n    "$script" || exit\ndone\n',
+    "Prolog": f'"{{hook}}" || exit 1\n{_LAST_FIRST}',
+    "Epilog": f'"{{hook}}" || true\n{_LAST_FIRST}',
     "TaskProlog": '"{hook}" || exit\nexec {site}\n',  # Slurm reads what both print
     "HealthCheckProgram": '{site}\nstatus=$?\n"{hook}" || exit $((status ? status : 1))\nexit $status\n',
 }

@@ -86,6 +86,20 @@ def test_a_site_keeps_its_programs_and_flags(tmp_path: Path, capsys: pytest.Capt
     assert (done.stdout, done.returncode) == ("7\n", 0)
 
 
+def test_programs_of_a_pattern_run_in_slurms_order(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in ("10-first", "50 b", "90-last"):
+        (tmp_path / "d" / name).write_text(f"#!/bin/sh\necho {name}\n")
+        (tmp_path / "d" / name).chmod(0o755)
+    (tmp_path / "slurm.conf").write_text(f"Prolog={tmp_path}/d/*\nEpilog={tmp_path}/none/*\n")
+    assert run(tmp_path, "--edit-slurm-conf") == 0
+    assert run(tmp_path) == 0
+    prolog, epilog = (tmp_path / "hooks" / f"{name}_with_site" for name in ("prolog", "epilog"))
+    done = subprocess.run([prolog], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["90-last", "50 b", "10-first"]
+    assert subprocess.run([epilog], capture_output=True, text=True, check=True).stdout == ""
+
+
 def test_a_node_that_comes_later_gets_the_scripts_from_the_merged_file(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text("TaskProlog=/site/task\n")
     assert run(tmp_path, "--edit-slurm-conf") == 0
