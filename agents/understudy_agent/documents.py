@@ -11,6 +11,7 @@ PACKAGED = Path(__file__).with_name("documents")
 CHECKOUT = Path(__file__).resolve().parents[2] / "docs"
 
 _HEADING = re.compile(r"^(#+) +(.*)$")
+_SAME_PAGE = re.compile(r"\]\(#([\w-]+)\)")
 _IMAGE = re.compile(r"^!\[.*?\]\(.*?\)\n+", re.MULTILINE)
 
 
@@ -21,13 +22,19 @@ def topics(folder: Path | None = None) -> dict[str, Path]:
 
 
 def document(topic: str, section: str = "") -> str:
-    """The text of a document, or of a section and what is below it. Raises KeyError with what there is instead."""
+    """The text of a document, or of a section, what is below it, and the sections of the document to which it leads.
+
+    Raises KeyError with what there is instead.
+    """
     found = topics()
     name = topic.removeprefix("docs/").removesuffix(".md")
     if name not in found:
         raise KeyError(_unknown("document", name, found))
     text = _IMAGE.sub("", found[name].read_text("utf-8"))
-    return _section(text, section) if section else text
+    if not section:
+        return text
+    wanted = _section(text, section)
+    return "\n".join([wanted, *(_section(text, anchor) for anchor in _SAME_PAGE.findall(wanted))])
 
 
 def index() -> str:
@@ -40,7 +47,8 @@ def _section(text: str, wanted: str) -> str:
     lines = text.splitlines(keepends=True)
     headings = [(at, len(found[1]), found[2]) for at, line in enumerate(lines) if (found := _HEADING.match(line))]
     exact = [(at, depth) for at, depth, title in headings if _key(title) == _key(wanted)]
-    named = exact or [(at, depth) for at, depth, title in headings if _key(wanted) in _key(title)]
+    part = _key(wanted).replace("-", "")
+    named = exact or [(at, depth) for at, depth, title in headings if part in _key(title).replace("-", "")]
     if not named:
         raise KeyError(_unknown("section", wanted, [title for _, _, title in headings]))
     begin, depth = named[0]

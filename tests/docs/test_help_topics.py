@@ -43,6 +43,10 @@ def test_a_document_and_a_section_are_printed(capsys: pytest.CaptureFixture[str]
     section = capsys.readouterr().out
     assert section.startswith("## UnderstudyBreakerOpen")
     assert section.count("## ") == 1
+    assert main(["help", "runbooks", "pool_short"]) == 0
+    assert "\n## UnderstudySparesShort\n" in capsys.readouterr().out, "the section to which it leads"
+    assert main(["help", "runbooks", "no_standby"]) == 0
+    assert capsys.readouterr().out.startswith("## UnderstudyNoStandby")
     assert main(["help", "docs/api.md"]) == 0
     assert capsys.readouterr().out.startswith("# API")
     assert main(["help", "topics"]) == 0

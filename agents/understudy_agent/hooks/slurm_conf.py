@@ -29,8 +29,8 @@ for script; do
     "$script" || exit
 done
 """
-"""Slurm runs what a pattern matches from the last name to the first (prep_script_slurmd.c), and nothing where it matches
-nothing.
+"""Slurm runs what a pattern matches from the last name to the first (prep_script_slurmd.c). It runs nothing where the
+pattern matches nothing.
 """
 
 WITH_SITE = {
