@@ -259,19 +259,20 @@ def test_a_gang_that_pends_is_not_back_until_it_has_had_another_attempt_whatever
     assert (NeedKind.GANG_NOT_BACK in kinds(seen)) is is_lost
 
 
-@pytest.mark.parametrize(("requeued_ago", "is_lost"), [(950.0, True), (300.0, False)])
-def test_a_gang_that_reports_no_steps_and_was_requeued_long_after_its_move_had_failed_ran_since(
-    requeued_ago: float, is_lost: bool
+@pytest.mark.parametrize(("ended_ago", "is_lost"), [(950.0, True), (300.0, False), (None, True)])
+def test_a_gang_that_reports_no_steps_and_ran_on_long_after_its_move_had_failed_ran_since(
+    ended_ago: float | None, is_lost: bool
 ) -> None:
-    """The nodes of one that is requeued soon after may have died under it."""
+    """The nodes of one that ended soon after may have died under it. An Epilog may put its requeue off for long."""
     move = b.plan_as(
         PoolSwapPlan, decide(b.snapshot(broken("n3"), jobs=[b.job()], spares=("n8",)), [FAULT], CONFIG)[0].plan
     )
     steps = (RecoveryStep(1, StepName.AWAIT_FIRST_STEP, StepStatus.FAILED),)
     failed = Recovery(12, move, RecoveryStatus.FAILED, b.NOW - 1900, steps, ended_at=b.NOW - 1000, outcome="not done")
     job = b.job(state="PENDING", nodes=(), restart_count=2, reason="Resources", priority=7)
-    job = replace(job, slurm=replace(job.slurm, submit_at=int(b.NOW - requeued_ago)))
-    seen = b.snapshot(jobs=[job], last_attempts={job.key: LastAttempt(1, RAN_ON, None)}, lost_gangs=(failed,))
+    job = replace(job, slurm=replace(job.slurm, submit_at=int(b.NOW - 300)))
+    last = LastAttempt(1, RAN_ON, ended_at=None if ended_ago is None else b.NOW - ended_ago)
+    seen = b.snapshot(jobs=[job], last_attempts={job.key: last}, lost_gangs=(failed,))
     assert (NeedKind.GANG_NOT_BACK in kinds(seen)) is is_lost
 
 

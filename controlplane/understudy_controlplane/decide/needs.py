@@ -17,7 +17,7 @@ from understudy_controlplane.detect.hang import all_report, silent_patience_seco
 from understudy_controlplane.detect.processes import in_words
 from understudy_controlplane.detect.silence import fallen_silent, is_mass_silence
 from understudy_controlplane.detect.slowness_cost import START_SECONDS_MAX
-from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm, requeued_at
+from understudy_controlplane.detect.stopped import fault_behind, is_down, leaves_it_to_slurm
 from understudy_controlplane.detect.straggler import NOT_PRICED
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.custody import Holder, kept_down
@@ -480,8 +480,10 @@ def _has_run_since(snapshot: Snapshot, move: Recovery) -> bool:
         return False
     if not _was_not_seen(move) or last.last_step is not None or last.restart_count > plan.restart_count + 1:
         return True
-    # A training that reports no step, and goes on for longer than a dead one can.
-    return requeued_at(snapshot, snapshot.jobs[plan.job]) > _failure_known_until(snapshot, move)
+    # A training that reports no step, and goes on for longer than a dead one can. Its requeue may be long after its
+    # end: an Epilog takes its time.
+    ends_by = _failure_known_until(snapshot, move) - snapshot.slurm.ahead_seconds
+    return last.ended_at is not None and last.ended_at > ends_by
 
 
 def _why_not_back(job: SlurmJob, until: float) -> tuple[str, str]:

@@ -84,6 +84,7 @@ class LastAttempt:
     nodes: tuple[str, ...]
     last_step: int | None = None  # the furthest that it finished; None: not known
     count_from: int = 0  # as in `Reached`
+    ended_at: float | None = None  # first seen not running any more; None: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ _PLACES = (
         tables.attempt.c.launch,
         tables.attempt.c.last_step,
         tables.attempt.c.count_from,
+        tables.attempt.c.ended_at,
     )
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
     .order_by(tables.attempt.c.restart_count, tables.attempt.c.launch)
@@ -110,6 +111,7 @@ _LAST_ATTEMPTS = (
         tables.attempt.c.nodes,
         tables.attempt.c.last_step,
         tables.attempt.c.count_from,
+        tables.attempt.c.ended_at,
     )
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.running_at.is_not(None))
     .order_by(tables.attempt.c.restart_count.desc(), tables.attempt.c.launch)
@@ -337,7 +339,10 @@ class FleetStore:
                     if row.restart_count > newest[row.job]:
                         continue
                     last = found.setdefault(row.job, LastAttempt(row.restart_count, tuple(row.nodes)))
-                    if row.restart_count == last.restart_count and row.last_step is not None:
+                    if row.restart_count != last.restart_count:
+                        continue
+                    last = found[row.job] = replace(last, ended_at=row.ended_at)  # of its last launch
+                    if row.last_step is not None:
                         step, count_from = max(row.last_step, last.last_step or 0), max(row.count_from, last.count_from)
                         found[row.job] = replace(last, last_step=step, count_from=count_from)
         return found
