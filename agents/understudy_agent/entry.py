@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return print_version()
     command = COMMANDS.get(given[0])
     if command is None:
-        sys.stderr.write(f"understudy: {_unknown(given[0])}\n")
+        sys.stderr.write(f"understudy: {_unknown(given[0], given[1:])}\n")
         return USAGE_ERROR
     return _start(command, given)
 
@@ -60,13 +60,15 @@ def print_version() -> int:
     return 0
 
 
-def _unknown(word: str) -> str:
+def _unknown(word: str, behind: Sequence[str]) -> str:
     if word.startswith("-"):
         return f"unknown option '{word}': options are written after the command; `understudy --help` lists all commands"
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    if near and behind and behind[0] in COMMANDS[near[0]].verbs:
+        return f"unknown command '{word}'; did you mean `understudy {near[0]} {behind[0]}`?"
     nouns = [noun for noun, command in COMMANDS.items() if word in command.verbs]
     if nouns:
         return f"unknown command '{word}'; did you mean {' or '.join(f'`understudy {noun} {word}`' for noun in nouns)}?"
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean `understudy {near[0]}`?" if near else "`understudy --help` lists all commands"
     return f"unknown command '{word}'; {hint}"
 

@@ -110,7 +110,12 @@ def test_a_control_plane_without_tls_is_named_as_such(url: str, tmp_path: Path) 
     [
         (200, b"<html>", 4, "cannot be read"),
         (200, b'{"paused": ""}', 4, "cannot be read"),
-        (401, b'{"detail": "no valid token", "hint": "send one"}', 1, "no valid token; send one"),
+        (
+            401,
+            b'{"detail": "no valid token", "hint": "send one"}',
+            1,
+            "; name the file of your own token with --token-file",
+        ),
         (404, b"not found", 1, "HTTP 404 not found; check the URL"),
         (404, b"\n<!doctype html>", 1, "HTTP 404, and a page for browsers; the URL of the control plane has no path"),
         (409, b'{"detail": "n1 is retired", "hint": "release it"}', 3, "n1 is retired; release it"),

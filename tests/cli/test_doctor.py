@@ -162,6 +162,9 @@ def test_it_is_of_use_before_there_is_a_configuration() -> None:
     diagnosis = looked_at(SettingsOf(), None)
     assert not diagnosis.dangerous
     assert 'cluster = "testbed"' in check(diagnosis, "cluster").why
+    missing = check(diagnosis, "configuration")
+    assert missing.severity is not Severity.GOOD
+    assert "`understudy init`" in missing.why
 
 
 def test_hooks_are_recognised_by_the_settings_that_name_them(tmp_path: Path) -> None:

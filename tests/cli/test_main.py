@@ -122,6 +122,7 @@ def test_no_command_is_listed_twice() -> None:
     ("arguments", "printed"),
     [
         (["nod"], "did you mean `understudy node`?"),
+        (["spares", "list"], "did you mean `understudy spare list`?"),
         (["hold", "n1"], "did you mean `understudy node hold`?"),
         (["approve"], "did you mean `understudy recovery approve`?"),
         (["reboot-everything"], "`understudy --help` lists all commands"),
@@ -133,6 +134,26 @@ def test_a_wrong_command_is_a_usage_error(
 ) -> None:
     assert main(arguments) == 2
     assert printed in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        ("explain n7", "did you mean `understudy explain node n7`?"),
+        ("explain 4711", "did you mean `understudy explain job 4711` or `understudy explain xid 4711`?"),
+        ("job explain 4711", "did you mean `understudy explain job JOB`?"),
+        ("node frobnicate", "No such command 'frobnicate'."),
+        ("node release n7 cable replaced", "put the reason in quotes"),
+        ("node show n7 n8", "Got unexpected extra argument (n8)\n"),
+        ("job list --limit seventy", "'seventy' is not a whole number"),
+        ("explain xid seventy", "'seventy' is not a whole number"),
+        ("node list --state quarantine", "did you mean quarantined?"),
+        ("node list --state xyz", "it is one of in_service, suspect, "),
+    ],
+)
+def test_what_click_refuses_names_what_to_write(arguments: str, printed: str) -> None:
+    done = CliRunner().invoke(root, arguments.split())
+    assert (done.exit_code, printed in done.output) == (2, True), done.output
 
 
 def test_a_command_of_the_agent_gets_the_rest_of_the_words(

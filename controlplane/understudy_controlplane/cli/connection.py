@@ -24,6 +24,9 @@ DEFAULT_URL = "http://127.0.0.1:7117"
 TOKEN_FILES = (Path("~/.config/understudy/token"), Path("/etc/understudy/operator.token"))
 """The first one that this user can read counts."""
 
+UNAUTHORIZED = 401
+OWN_FILE = "name the file of your own token with --token-file or UNDERSTUDY_TOKEN_FILE"
+
 _path = click.Path(path_type=Path, readable=False)  # the message of the command names a remedy
 _OPTIONS = (
     click.option(
@@ -133,7 +136,10 @@ def in_words(error: ClientError) -> str:
     from understudy_client import RefusedError
 
     message = with_commands(str(error))
-    return message.partition(": ")[2] if isinstance(error, RefusedError) else message
+    if not isinstance(error, RefusedError):
+        return message
+    answered = message.partition(": ")[2]
+    return f"{answered}; {OWN_FILE}" if error.status == UNAUTHORIZED else answered
 
 
 def with_commands(text: str) -> str:
@@ -166,7 +172,7 @@ def _token(file: Path | None) -> str:
         try:
             token = file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
-            fail(f"{file}: cannot be read: {error}; name the file of your own token with --token-file", Exit.USAGE)
+            fail(f"{file}: cannot be read: {error}; {OWN_FILE}", Exit.USAGE)
         return token or fail(f"{file}: is empty; `understudy token create --file FILE` writes a token", Exit.USAGE)
     for usual in TOKEN_FILES:
         with suppress(OSError, UnicodeDecodeError, RuntimeError):  # RuntimeError: this user has no home

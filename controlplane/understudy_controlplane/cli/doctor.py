@@ -274,7 +274,8 @@ def _hooks(settings: Mapping[str, str]) -> Check:
 
 def _database(config: Config | None) -> Check:
     if config is None:
-        return Check("database", Severity.GOOD, "no configuration yet", "write one: `understudy help quickstart`")
+        why = "the defaults are checked; `understudy init` writes one"
+        return Check("configuration", Severity.UNKNOWN, f"{DEFAULT_CONFIG} is missing", why)
     try:
         found = look_at(config.server.database)
         if is_shared(config.server.database):

@@ -4,10 +4,13 @@ runs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from click.shell_completion import CompletionItem
 
 from understudy_agent.commands import COMMANDS, help_text
+from understudy_controlplane.cli.usage import with_remedy
 
 
 class Root(click.Group):
@@ -22,6 +25,15 @@ class Root(click.Group):
 
     def get_help(self, _ctx: click.Context) -> str:
         return help_text()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            written, message = error.format_message(), with_remedy(error)
+            if message == written:
+                raise
+            raise click.UsageError(message, error.ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Imports no command."""

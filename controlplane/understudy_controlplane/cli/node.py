@@ -6,7 +6,16 @@ import click
 
 from understudy_controlplane.cli.listing import Listing, limit_option, list_command, show_command
 from understudy_controlplane.cli.requests import for_option, request_command
-from understudy_controlplane.cli.subjects import HOSTS, HOSTS_HELP, NODE, NODES_KNOWN, Parameter, among, node_states
+from understudy_controlplane.cli.subjects import (
+    HOSTS,
+    HOSTS_HELP,
+    NODE,
+    NODES_KNOWN,
+    Parameter,
+    among,
+    node_states,
+    one_of,
+)
 
 NODES = Listing(
     "/v1/nodes",
@@ -65,7 +74,10 @@ node = click.Group(
             NODES,
             click.argument("names", metavar="[HOSTS]", required=False, shell_complete=NODES_KNOWN),
             click.option(
-                "--state", shell_complete=among(node_states), help="Only nodes in this state, such as quarantined."
+                "--state",
+                callback=one_of(node_states),
+                shell_complete=among(node_states),
+                help="Only nodes in this state, such as quarantined.",
             ),
             click.option("--spare", is_flag=True, default=None, help="Only spares."),
             click.option("--job", type=int, help="Only nodes of this job."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,6 +97,20 @@ def known(path: str, field: str, **only: object) -> Completion:
 
 def among(values: Callable[[], Iterable[str]]) -> Completion:
     return lambda _ctx, _param, incomplete: [one for one in values() if one.startswith(incomplete)]
+
+
+def one_of(values: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Refuses what is none of them before the control plane is asked."""
+
+    def check(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+        known = list(values()) if given is not None else []
+        if given is None or given in known:
+            return given
+        near = difflib.get_close_matches(given, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(known)}"
+        raise click.BadParameter(f"'{given}' is none; {hint}", ctx, param)
+
+    return check
 
 
 def node_states() -> list[str]:
