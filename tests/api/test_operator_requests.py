@@ -83,7 +83,7 @@ def test_in_observe_mode_the_answer_is_that_nothing_will_be_done(ask: Ask, plane
     shown = answer.json()
     assert "only observes" in shown.pop("why")
     assert shown.pop("request") > 0
-    assert shown == {"subject": "n1", "verb": "hold", "outcome": "observe_only"}
+    assert shown == {"subject": "n1", "verb": "hold", "outcome": "observe_only", "warning": ""}
     request = in_force(plane[1].requests.stored(), 0.0).nodes["n1"]
     assert (request.verb, request.reason, request.by) == (Verb.HOLD, "cables", "admin"), "not as the body claims"
 
