@@ -253,17 +253,38 @@ class TestVerdicts:
             "Xid 79 on GPU 0000:05:00.0",
             "hardware_fault",
             "reboot",
-            "next: quarantine by row 10",
+            "next: quarantine by row 10 (`understudy help decisions`), the",
             "to blame",
         ):
             assert words in shown
+
+    def test_a_suspect_node_is_explained_by_its_worst_line_and_what_no_rule_reads_is_counted(self) -> None:
+        logged = (
+            "mlx5_core 0000:17:00.0: poll_health:817:(pid 0): device's health compromised - reached miss count",
+            "mce: [Hardware Error]: CPU 4: Machine Check: 0 Bank 7: be00000000800400",
+            "mlx5_core 0000:17:00.0 ib0: Link down",
+            "mlx5_core 0000:17:00.0 ib0: Link up",
+            "LustreError: 11-0: x-OST0001: operation ost_connect failed",
+            "usb 1-1: new device",
+        )
+        given = "".join(
+            f"Nov 21 18:48:4{n} {host} kernel: {line}\n" for host in ("c1", "c2") for n, line in enumerate(logged)
+        )
+        shown = invoked("analyze", "kernel-log", "-", given=given)
+        assert "12 lines, 4 events on 2 nodes\n4 lines of mlx5_core that no rule reads\n2 lines of LustreError" in shown
+        assert shown.count("help decisions") == 1
+        reasons = [line for line in shown.splitlines() if "stays in service" in line]
+        assert all("CPU 4: Machine Check" in one and "node quarantine NODE REASON" in one for one in reasons)
+        assert len(reasons) == 2
+        journal = json.dumps({"MESSAGE": logged[2], "_TRANSPORT": "kernel", "_HOSTNAME": "c1"})
+        assert analyzed(journal)["without_rule"] == {"mlx5_core": 1}
 
 
 class TestFiles:
     def test_a_packed_file_is_unpacked(self, tmp_path: Path) -> None:
         log = tmp_path / "dmesg.gz"
         log.write_bytes(gzip.compress(f"[  1.000000] {XID}\n".encode()))
-        assert "1 event of GPUs" in invoked("analyze", "kernel-log", str(log))
+        assert "1 event on 1 node" in invoked("analyze", "kernel-log", str(log))
 
     def test_a_packed_file_that_is_cut_off_is_named(self, tmp_path: Path) -> None:
         log = tmp_path / "dmesg.gz"
@@ -298,7 +319,7 @@ class TestFiles:
     def test_other_packed_files_are_unpacked(self, tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
         log = tmp_path / "dmesg.packed"
         log.write_bytes(pack(f"[  1.000000] {XID}\n".encode()))
-        assert "1 event of GPUs" in invoked("analyze", "kernel-log", str(log))
+        assert "1 event on 1 node" in invoked("analyze", "kernel-log", str(log))
 
     @pytest.mark.parametrize(
         ("head", "command"), [(b"\x28\xb5\x2f\xfd", "zstd -dc"), (b"LPKSHHRH", "journalctl -k -a -o json --file")]

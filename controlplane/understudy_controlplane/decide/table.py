@@ -177,7 +177,8 @@ TABLE: tuple[Row, ...] = (
         "hangs that one program is unlikely to cause have waited for it: jobs that work there may run to their end; "
         "then it is repaired, and tested before it returns"),
     Row(140, (IN_SERVICE, PROBATION), (Signal.HEALTH_SUSPECTED,), SUSPECT, Action.NOTHING,
-        "it looks wrong, which proves no fault: it stays in service, but is no spare, until a second signal or a test",
+        "it looks wrong, which proves no fault: it stays in service and is no spare; `understudy node quarantine NODE "
+        "REASON` takes it out",
         suspects=SuspicionCause.HEALTH),
     Row(141, (SUSPECT,), (Signal.HEALTH_SUSPECTED,), None, Action.NOTHING,
         "it still looks wrong", suspects=SuspicionCause.HEALTH),

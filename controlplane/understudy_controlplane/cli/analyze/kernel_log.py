@@ -8,6 +8,7 @@ joined to a burst, and a message that could not be read is reported.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from understudy_controlplane.detect.xid import Judged, burst_shown, judge_logs
 from understudy_controlplane.fleet.counted import counted, times
 from understudy_controlplane.fleet.decision import Action, Decision
 from understudy_controlplane.fleet.evidence import Json
-from understudy_controlplane.fleet.finding import ACCUSING, Finding, HardwareDetail
+from understudy_controlplane.fleet.finding import ACCUSING, Finding, HardwareDetail, Signal
 from understudy_controlplane.fleet.node import NodeRecord, NodeView, StoredKernelEvent
 from understudy_controlplane.fleet.plain_text import one_line
 from understudy_controlplane.fleet.slurm import SlurmNode
@@ -48,6 +49,9 @@ SHOWN_MAX = 50_000
 
 NOT_SETTLED_SECONDS = 86_400.0
 """The log is judged as if a day had passed since its end, so that nothing is pending."""
+
+DRIVERS = re.compile(r"\b(mlx5_core|nvme|EDAC|LustreError)[ :]")
+"""Lines of these that no rule reads are counted: a reader who sees them in the log must not miss them here."""
 
 UNREAD_SHOWN = 5
 LOGGED_CHARACTERS_MAX = 160
@@ -76,6 +80,7 @@ class Reading:
     shown_kept: int = 0  # how many were left when it was last pruned
     unread: Counter[str] = field(default_factory=Counter)  # reason → messages
     unread_first: list[tuple[Record, str]] = field(default_factory=list)
+    without_rule: Counter[str] = field(default_factory=Counter)  # driver → lines
 
     @property
     def timed(self) -> bool:
@@ -99,6 +104,12 @@ class Reading:
         self.unread[why] += 1
         if len(self.unread_first) < UNREAD_SHOWN:
             self.unread_first.append((record, why))
+
+    def pass_over(self, record: Record) -> None:
+        texts = [record.text] if record.fields is None else [one for one in record.fields.values() if type(one) is str]
+        found = next((found for text in texts if (found := DRIVERS.search(text))), None)
+        if found is not None:
+            self.without_rule[found[1]] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +142,8 @@ def collect(records: Iterable[Record], now: float, silence_seconds: float) -> Re
             reading.not_read(record, found.why)
         elif found is not None:
             sorted_in.add(found)
+        else:
+            reading.pass_over(record)
     return reading
 
 
@@ -237,6 +250,10 @@ def _following(
     """
     findings = [one.finding for one in judged if one.reading.stored.event.boot_id == node.boot_id]
     findings += [one for one in others if isinstance(one.detail, HardwareDetail) and one.detail.boot_id == node.boot_id]
+    suspected = [one for one in findings if one.signal is Signal.HEALTH_SUSPECTED]
+    if suspected:  # any of them makes the node suspect: the worst is quoted
+        worst = max(suspected, key=_rung)
+        findings = [one for one in findings if one.signal is not Signal.HEALTH_SUSPECTED or one is worst]
     decisions = decide(_snapshot({node.name: node}, source.ended_at + NOT_SETTLED_SECONDS), findings, config)
     acts = (one for one in decisions if one.subject == node.name and (one.to_state or one.opens_incident))
     decision = next(acts, None)
@@ -293,6 +310,7 @@ def as_record(analysis: Analysis) -> Json:
                 {"line": record.number, "why": why, "text": _logged(record)} for record, why in reading.unread_first
             ],
         },
+        "without_rule": dict(reading.without_rule),
         "notes": list(_notes(reading)),
         "nodes": [
             {
@@ -389,10 +407,12 @@ def lines(analysis: Analysis) -> Iterator[str]:
     found = sum(one.reading.stored.count for judged in analysis.judged.values() for one in judged)
     found += sum(len(others) for others in analysis.others.values())
     hosts = {source.host for source in reading.sources.values()}
-    shown = f"{counted(found, 'event')} of GPUs or switches on {counted(len(hosts), 'node')}"
-    yield f"{counted(reading.lines_total, 'line')}, {shown}"
+    yield f"{counted(reading.lines_total, 'line')}, {counted(found, 'event')} on {counted(len(hosts), 'node')}"
     yield from _notes(reading)
     yield from _unread_lines(reading)
+    for driver, number in reading.without_rule.most_common():
+        yield f"{counted(number, 'line')} of {driver} that no rule reads"
+    table = " (`understudy help decisions`)"
     for key, judged in analysis.judged.items():
         unnamed = "" if reading.sources[key].named else " (the log names no machine)"
         yield click.style(f"\n{one_line(key)}{unnamed}", bold=True)
@@ -401,7 +421,8 @@ def lines(analysis: Analysis) -> Iterator[str]:
         for one in analysis.others[key]:
             when = reading.shown.get((key, one.at), "")
             yield f"{when} {_coloured(one.signal.value)} {one.rule}: {one_line(one.summary)}"
-        yield from _next_lines(analysis.following[key])
+        yield from _next_lines(analysis.following[key], table)
+        table = table if analysis.following[key] is None else ""
 
 
 def _unread_lines(reading: Reading) -> Iterator[str]:
@@ -428,11 +449,12 @@ def _burst_lines(reading: Reading, host: str, number: int, group: Sequence[Judge
         yield f"  {event}: {_coloured(signal)}, repair {one.reading.verdict.repair.value}: {one_line(one.why)}"
 
 
-def _next_lines(found: Following | None) -> Iterator[str]:
+def _next_lines(found: Following | None, table: str) -> Iterator[str]:
+    """`table`: what to add to the number of a row."""
     following = _next_record(found)
     if found is None:
         yield "next: nothing: the node stays in service"
         return
-    what = f"{following['action']} by row {following['row']}, the node becomes {following['state']}"
+    what = f"{following['action']} by row {following['row']}{table}, the node becomes {following['state']}"
     yield f"next: {what}, repair {following['repair']}"
     yield f"      {one_line(str(following['reason']))}"
