@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 _SHORT = {"N": "nodes", "k": "no-kill", "w": "nodelist", "F": "nodefile", "a": "array", "t": "time", "n": "ntasks"}
 _FLAGS = frozenset({"no-kill", "requeue", "no-requeue", "exclusive", "overcommit", "hold", "parsable", "wait"})
@@ -70,6 +71,8 @@ class Script:
     """The whole file, its first line at 0."""
     ends: Mapping[int, int]
     """First line of each command → its last one."""
+    documents: Mapping[int, Sequence[str]]
+    """Line with a here-document's word → the document's lines, which stand below it."""
 
     def after(self, line: int, until: int = sys.maxsize) -> Sequence[tuple[int, str]]:
         """The commands below a line, and above the line `until`."""
@@ -161,7 +164,22 @@ def read_script(text: str) -> Script:
         _errors_end_it(lines),
         lines,
         {first: last for first, last, _ in commands},
+        _documents(lines),
     )
+
+
+def commands_of(lines: Sequence[str], above: int) -> list[tuple[int, str]]:
+    """Line and text of each command in a part of a script, whose first line stands below the line `above`."""
+    return [(above + first, text) for first, _, text in _commands(lines)]
+
+
+def _documents(lines: Sequence[str]) -> dict[int, Sequence[str]]:
+    outside = [number for number, _ in _outside_documents(lines)]
+    return {
+        number: lines[number : following - 1]
+        for number, following in pairwise([*outside, len(lines) + 1])
+        if following > number + 1
+    }
 
 
 def _commands(lines: Sequence[str]) -> list[tuple[int, int, str]]:

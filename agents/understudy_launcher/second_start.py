@@ -6,11 +6,15 @@ Slurm runs the script of a requeued job from its first line, on other nodes, amo
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from fnmatch import fnmatchcase
+from itertools import pairwise
 
-from understudy_launcher.batch_script import Edit, Finding, Script, UnfinishedWord, split, words_of
+from understudy_launcher.batch_script import Edit, Finding, Script, UnfinishedWord, commands_of, split, words_of
 
 Starts = Sequence[tuple[int, str]]
 
@@ -21,7 +25,9 @@ RESTORED = re.compile(r"ckpt|checkpoint|resume|restore|latest", re.IGNORECASE)
 KEPT = re.compile(
     rf"{RESTORED.pattern}|save|output|out_dir|(?:exp|work|root|run|project)[_.-]?dir|run\.dir", re.IGNORECASE
 )
-TEMPORARY = re.compile(r"te?mp|lock|part(?:ial)?|\.log|\.pid", re.IGNORECASE)
+PLACE = re.compile(r"dir|path|folder|^-*(?:save|output|out)$", re.IGNORECASE)
+"""Options among `KEPT` whose value is where the training saves, and not how often or whether."""
+TEMPORARY = re.compile(r"te?mp|lock|part(?:ial)?|\.log|\.pid|cache|^logs?$|^build$", re.IGNORECASE)
 LOCAL = ("/tmp", "/dev/shm", "$TMPDIR", "${TMPDIR}", "$SLURM_TMPDIR", "${SLURM_TMPDIR}")  # noqa: S108 - read, not used
 NEW_EACH_TIME = re.compile(rf"\$\(date|`date|\$\{{?S?RANDOM|\$\$|mktemp|uuidgen|EPOCHSECONDS|{COUNT}")
 STARTS_AT_ZERO = ("--overwrite_output_dir", "--overwrite-output-dir", "--no-resume", "--init_from=scratch")
@@ -35,12 +41,39 @@ PROGRAM = re.compile(r"\.py$|(?:^|/)(?:python|torchrun|accelerate|deepspeed)")
 ASSIGNED = re.compile(r"(?:export\s+|readonly\s+|local\s+)?(\w+)=(.*)", re.DOTALL)
 QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 
-_NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+SHELLS = frozenset({"bash", "sh", "dash", "ksh", "zsh"})
+CODE_OPTION = re.compile(r"-\w*c")
+WRAPPERS = frozenset(
+    {
+        *(
+            "srun",
+            "mpirun",
+            "mpiexec",
+            "ssh",
+            "env",
+            "command",
+            "builtin",
+            "exec",
+            "nohup",
+            "timeout",
+            "nice",
+            "ionice",
+        ),
+        *("xargs", "stdbuf", "flock", "setsid", "apptainer", "singularity", "clush", "pdsh"),
+    }
+)
+"""Programs that run the command among their arguments."""
+CODE_DEPTH_MAX = 4
+REMOVED_TREE = re.compile(r"rmtree\(\s*[\"']?([^\"'(),]+)")
+EXISTS = re.compile(r"(?:\[\[?|test) (?:! )?-[defs] \S+(?: \]\]?)?")
+"""The condition is true at each start but the first."""
+
+_NAME = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-?=]([^{}]*))?\})")
 OPERATOR = re.compile(r"(?!&>)[;&|]+")
 _KEYWORDS = frozenset({"if", "elif", "while", "until", "!", "then", "else", "do", "{", "(", "time", "sudo"})
 _CONDITIONS = frozenset({"if", "elif", "while", "until", "!"})
 _TESTS = frozenset({"[", "[[", "test", "!"})
-_EXPANSIONS_MAX, _EXPANDED_MAX = 5, 1000
+_EXPANSIONS_MAX, _EXPANDED_MAX, _PARTS_MAX = 5, 1000, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +119,37 @@ class Command:
     is_condition: bool
     in_branch: bool
     """It may not run: it stands in a branch of `if` or `case`."""
+    is_code: bool = False
+    """It stands in text that another shell runs, as `bash -c` does; a failure in it may not end the script."""
 
     @property
     def operands(self) -> list[str]:
         return [word for word in self.words[1:] if not word.startswith("-")]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An option of the training that is about what it saves."""
+
+    line: int
+    value: str
+    is_place: bool
+
+
+class Use(Enum):
+    """What is in a folder that a script deletes."""
+
+    CHECKPOINTS = "the job would go on from it"
+    UNCLEAR = "unclear"
+    OTHER = "nothing that the job goes on from"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    does: str
+    """Such as `deletes`."""
+    paths: Sequence[str]
+    takes_folders: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +159,7 @@ class Reading:
     commands: Sequence[Command]
     names: Mapping[str, str]
     """Variable → its value, where the script sets it."""
-    kept: Sequence[tuple[int, str]]
-    """Line and value of the training's options that name where it saves."""
+    kept: Sequence[Kept]
     first_lines: Mapping[str, int]
     """Word → line of the first command that has it."""
 
@@ -117,9 +176,10 @@ class Reading:
 
 
 def check(script: Script, starts: Starts, *, with_launcher: bool) -> Iterator[Finding]:
-    names = _names(script)
-    kept = [(line, path) for line, text in starts for path in _kept_paths(text, names)]
-    commands = list(_commands(script))
+    commands = list(_all_commands(script))
+    names = _names(script, commands)
+    inner = [(one.line, " ".join(one.words)) for one in commands if one.is_code]
+    kept = [one for line, text in (*starts, *inner) for one in _kept(line, text, names)]
     first_lines: dict[str, int] = {}
     for command in commands:
         for word in " ".join(command.words).split():
@@ -141,7 +201,7 @@ def check(script: Script, starts: Starts, *, with_launcher: bool) -> Iterator[Fi
 
 
 def _starts_over(reading: Reading) -> Iterator[Finding]:
-    for line, path in reading.kept:
+    for line, path in dict.fromkeys((one.line, one.value) for one in reading.kept):
         if NEW_EACH_TIME.search(path):
             text = f"{path} has another name at each start, so a restart finds no checkpoint: name it by $SLURM_JOB_ID"
             yield Finding(line, text)
@@ -158,28 +218,85 @@ def _fixed_host(reading: Reading) -> Iterator[Finding]:
             yield Finding(line, words)
 
 
-def _commands(script: Script) -> Iterator[Command]:
-    """Simple commands in their order; what a `trap` runs is in the trap's line."""
-    depth = 0
-    for line, text in script.commands:
+def _all_commands(script: Script) -> Iterator[Command]:
+    """Simple commands in their order, with those of here-documents that are scripts."""
+    yield from _commands(script.commands)
+    for above, lines in script.documents.items():
+        if _is_script(script, above):
+            yield from _commands(commands_of(lines, above), is_code=True)
+
+
+def _is_script(script: Script, line: int) -> bool:
+    """A shell reads the here-document, or a file is made of it that a command names."""
+    text = script.lines[line - 1]
+    words = words_of(text)
+    if any(posixpath.basename(word) in {*SHELLS, "ssh"} for word in words):
+        return True
+    made = {word for word in words if word.endswith(".sh")}
+    return bool(made) and any(made.intersection(words_of(one)) for _, one in script.after(line))
+
+
+def _commands(
+    lines: Iterable[tuple[int, str]], *, is_code: bool = False, in_branch: bool = False, level: int = 0
+) -> Iterator[Command]:
+    """Simple commands in their order; what a `trap` or `bash -c` runs is in its line."""
+    depth = int(in_branch)
+    for line, text in lines:
         parts = list(_parts(text))
         for at, (before, all_words) in enumerate(parts):
-            words, is_condition = all_words, False
+            words, is_condition = _without_head(all_words), False
             while words and words[0] in _KEYWORDS:
                 is_condition |= words[0] in _CONDITIONS
                 depth += words[0] == "if"
-                words = words[1:]
+                words = _without_head(words[1:])
             if words[:1] == ["case"]:
                 depth += 1
             if words[:1] in (["fi"], ["esac"]):
                 depth = max(depth - 1, 0)
             after, following = parts[at + 1] if at + 1 < len(parts) else ("", [])
             previous = parts[at - 1][1] if at else []
-            one = Command(line, tuple(words), before, after, tuple(previous), tuple(following), is_condition, depth > 0)
+            one = Command(
+                line, tuple(words), before, after, tuple(previous), tuple(following), is_condition, depth > 0, is_code
+            )
             yield one
-            if words[:1] == ["trap"] and len(words) > 2:
-                for _, inner in _parts(words[1]):
-                    yield replace(one, words=tuple(inner), before="trap", after="", previous=())
+            if level < CODE_DEPTH_MAX and (code := _code_in(words)):
+                inner = _commands([(line, code)], is_code=True, in_branch=depth > 0, level=level + 1)
+                if words[0] == "trap":
+                    yield from (replace(each, before="trap", after="", previous=()) for each in inner)
+                else:
+                    yield from inner
+
+
+def _without_head(words: Sequence[str]) -> list[str]:
+    """The command behind the name of a function, the pattern of a `case` or a parenthesis."""
+    rest = list(words)
+    while rest:
+        if rest[0] == "function":
+            del rest[:2]
+        elif re.fullmatch(r"[^()$`=]*\)|[\w-]+\(\)", rest[0]):
+            del rest[0]
+        elif re.match(r"\([^()]", rest[0]):
+            rest[0] = rest[0].lstrip("(")
+        else:
+            break
+    return rest
+
+
+def _code_in(words: Sequence[str]) -> str:
+    """Text of the command that a shell runs; empty: none."""
+    if not words:
+        return ""
+    if words[0] == "trap" and len(words) > 2:
+        return words[1]
+    if words[0] == "eval":
+        return " ".join(words[1:])
+    if words[0] == "ssh" and len(words) > 2:
+        return words[-1]
+    for at, word in enumerate(words):
+        if posixpath.basename(word) in SHELLS:
+            rest = words[at + 1 :]
+            return next((code for option, code in pairwise(rest) if CODE_OPTION.fullmatch(option)), "")
+    return ""
 
 
 def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -198,55 +315,132 @@ def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
     yield before, words
 
 
-def _names(script: Script) -> dict[str, str]:
-    found = (ASSIGNED.match(text) for _, text in script.commands)
-    return {one[1]: one[2].strip("\"'") for one in found if one}
+def _names(script: Script, commands: Sequence[Command]) -> dict[str, str]:
+    """Variable → its value, which may have blanks, as `$(date +%s)` has."""
+    found = {one[1]: one[2] for words in commands for one in map(ASSIGNED.fullmatch, words.words) if one}
+    whole = (ASSIGNED.match(text) for _, text in script.commands if ";" not in text)
+    return found | {one[1]: one[2].strip("\"'") for one in whole if one}
 
 
 def _expanded(word: str, names: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        default = found[3] if found[3] and "?" not in found[0] else f"${name}"
+        return names.get(name, default)
+
     for _ in range(_EXPANSIONS_MAX):
-        new = _NAME.sub(lambda found: names.get(found[1] or found[2], found[0]), word)
+        new = _NAME.sub(value, word)
         if new == word or len(new) > _EXPANDED_MAX:
             break
         word = new
     return word
 
 
-def _kept_paths(text: str, names: Mapping[str, str]) -> Iterator[str]:
-    """Values of the training's options that name where it saves."""
-    words, option = words_of(text), ""
+def _kept(line: int, text: str, names: Mapping[str, str]) -> Iterator[Kept]:
+    words, option = _flat(words_of(text), names), ""
     begins = next((at for at, word in enumerate(words) if PROGRAM.search(word)), 0)
     for word in words[begins:]:
         name, equals, value = word.partition("=")
         if not equals and word.startswith("-"):
             option = word
             continue
-        if KEPT.search(name if equals else option):
-            yield _expanded(value if equals else word, names)
+        used = name if equals else option
+        if KEPT.search(used):
+            yield Kept(line, _expanded(value if equals else word, names), PLACE.search(used) is not None)
         option = ""
 
 
+def _flat(words: Iterable[str], names: Mapping[str, str], level: int = 0) -> list[str]:
+    """The words, with those of commands that are a word themselves, as in `bash -c` or a variable."""
+    found = []
+    for word in words:
+        new = _expanded(word, names) if word.startswith("$") else word
+        inner = words_of(new) if level < CODE_DEPTH_MAX and " " in new.strip() else []
+        found += _flat(inner, names, level + 1) if len(inner) > 1 else [word]
+    return found
+
+
 def _removals(reading: Reading) -> Iterator[Finding]:
-    kept = [path for _, path in reading.kept]
     conditions = ""
     for command in reading.commands:
         if command.is_condition:
             conditions = " ".join(command.words)
-        program = command.words[0] if command.words else ""
-        if program not in ("rm", "mv") or reading.is_counted(command) or _after_success(reading, command):
+        removal = _removal(command)
+        if removal is None or _is_counted(reading, command) or _after_success(reading, command):
             continue
         if command.in_branch and COUNT in conditions:
             continue
-        targets = command.operands[:-1] if program == "mv" else command.operands
-        lost = next((one for one in targets if _is_kept(_expanded(one, reading.names), kept)), None)
-        if lost is None:
+        uses = {path: _use(_expanded(path, reading.names), reading.kept) for path in removal.paths}
+        lost = next((path for path, use in uses.items() if use is Use.CHECKPOINTS), None)
+        unclear = next((path for path, use in uses.items() if use is Use.UNCLEAR), None)
+        if lost is None and (unclear is None or not removal.takes_folders):
             continue
+        program = command.words[0]
         edits: tuple[Edit, ...] = ()
-        if reading.says_first(command, program) and command.line < reading.last:
+        if (
+            lost is not None
+            and not command.is_code
+            and reading.says_first(command, program)
+            and command.line < reading.last
+        ):
             edits = reading.script.replaced(command.line, f"{program} ", f"{AT_THE_FIRST_START}{program} ")
-        text = f"a restarted script {'deletes' if program == 'rm' else 'moves'} {lost}, from which the job would go on"
-        is_problem = not (command.in_branch or command.before == "||")
+        text = f"a restarted script {removal.does} {lost}, from which the job would go on"
+        if lost is None:
+            text = f"the script {removal.does} {unclear} at each start, and does not show where the training saves"
+        is_problem = _runs_again(command, conditions)
         yield Finding(command.line, f"{text}: write `{AT_THE_FIRST_START}{program} …`", is_problem, edits)
+
+
+def _is_counted(reading: Reading, command: Command) -> bool:
+    return reading.is_counted(command) or COUNT in " ".join(command.previous)
+
+
+def _runs_again(command: Command, conditions: str) -> bool:
+    """False where it depends on a condition that is not known."""
+    if command.before == "||":
+        return EXISTS.fullmatch(" ".join(command.previous)) is not None
+    return not command.in_branch or EXISTS.fullmatch(conditions) is not None
+
+
+def _removal(command: Command) -> Removal | None:
+    words = list(command.words)
+    while words and ASSIGNED.fullmatch(words[0]):
+        del words[0]
+    if words and words[0] in WRAPPERS:
+        words = words[next((at for at, word in enumerate(words) if _removes(word)), len(words)) :]
+    if not words:
+        return None
+    program = posixpath.basename(words[0].lstrip("\\"))
+    paths = [word.rstrip(")") if "(" not in word else word for word in words[1:] if not word.startswith("-")]
+    paths = [path for path in paths if path and not re.match(r"\d?[<>]", path)]
+    match program:
+        case "rm":
+            takes_folders = any(re.fullmatch(r"-\w*[rR]\w*|--recursive", word) for word in words)
+            return Removal("deletes", paths or list(command.previous[1:2]), takes_folders)
+        case "mv":
+            return Removal("moves", paths[:-1], takes_folders=False)
+        case "find":
+            return _found(words)
+        case "git":
+            is_tried = any(re.fullmatch(r"-\w*n\w*|--dry-run", word) for word in words[2:])
+            cleans = words[1:2] == ["clean"] and not is_tried
+            return Removal("deletes untracked files in", paths[1:] or ["."], takes_folders=True) if cleans else None
+    trees = [found[1] for word in words if (found := REMOVED_TREE.search(word))]
+    return Removal("deletes", trees, takes_folders=True) if trees else None
+
+
+def _removes(word: str) -> bool:
+    return posixpath.basename(word) in ("rm", "mv", "find", "git") or REMOVED_TREE.search(word) is not None
+
+
+def _found(words: Sequence[str]) -> Removal | None:
+    """What `find` deletes; None where it takes temporary files alone."""
+    deletes = "-delete" in words or ("rm" in words and not {"-exec", "-execdir"}.isdisjoint(words))
+    until = next((at for at, word in enumerate(words) if at and word.startswith(("-", "(", "!"))), len(words))
+    patterns = [word for option, word in pairwise(words) if option in ("-name", "-iname")]
+    if not deletes or (patterns and all(TEMPORARY.search(word) for word in patterns)):
+        return None
+    return Removal("deletes files in", words[1:until] or ["."], takes_folders=True)
 
 
 def _after_success(reading: Reading, command: Command) -> bool:
@@ -256,19 +450,50 @@ def _after_success(reading: Reading, command: Command) -> bool:
     return is_below and bool(reading.script.ends_on_errors)
 
 
-def _is_kept(path: str, kept: Sequence[str]) -> bool:
-    bare = path.rstrip("/*")
-    if bare and any(one == bare or one.startswith(f"{bare}/") for one in kept):
+def _use(path: str, kept: Sequence[Kept]) -> Use:
+    bare = _normal(path)
+    if any(_covers(bare, _normal(one.value)) for one in kept if one.value):
+        return Use.CHECKPOINTS
+    name = posixpath.basename(path.rstrip("/"))
+    if TEMPORARY.search(name) or any(bare == one or bare.startswith(f"{one}/") for one in LOCAL):
+        return Use.OTHER
+    if RESTORED.search(path):
+        return Use.CHECKPOINTS
+    places = [_normal(one.value) for one in kept if one.is_place]
+    is_elsewhere = all(_root(one) == _root(bare) and not one.startswith(f"{_root(one)}$") for one in places)
+    is_inside = any(bare.startswith(f"{one}/") for one in places)
+    return Use.OTHER if places and is_elsewhere and not is_inside else Use.UNCLEAR
+
+
+def _covers(deleted: str, kept: str) -> bool:
+    if deleted == kept or kept.startswith(f"{deleted}/") or (deleted == "." and not _root(kept)):
         return True
-    is_temporary = TEMPORARY.search(path.rstrip("/").rpartition("/")[2]) or path.startswith(LOCAL)
-    return bool(RESTORED.search(path)) and not is_temporary
+    parts = kept.split("/")[:_PARTS_MAX]
+    is_pattern = "*" in deleted or "?" in deleted
+    return is_pattern and any(fnmatchcase("/".join(parts[:end]), deleted) for end in range(1, len(parts) + 1))
+
+
+def _normal(path: str) -> str:
+    """The folder, where the path names all that is in it."""
+    bare = re.sub(r"(?:^|/)\.?\*/?$", "", path)
+    return posixpath.normpath(bare) if bare or not path.startswith("/") else "/"
+
+
+def _root(path: str) -> str:
+    """What a path begins at: `/`, a variable that is not known, or (empty) the working directory."""
+    return "/" if path.startswith("/") else path.partition("/")[0] if path.startswith(("$", "~", "..", "`")) else ""
 
 
 def _failure(reading: Reading, command: Command) -> Iterator[Finding]:
     """A command that fails the second time, where the failure ends the script or what follows is left out."""
     name = next((one for one in (" ".join(command.words[:2]), *command.words[:1]) if one in FAILS_AGAIN), "")
     again = FAILS_AGAIN.get(name)
-    if again is None or any(again.enough.fullmatch(word) for word in command.words) or _is_guarded(command):
+    if (
+        again is None
+        or command.is_code
+        or any(again.enough.fullmatch(word) for word in command.words)
+        or _is_guarded(command)
+    ):
         return
     exits = command.after == "||" and command.following[:1] in (("exit",), ("return",))
     ends = 0 < reading.script.ends_on_errors < command.line and command.after in ("", ";")

@@ -61,6 +61,54 @@ def test_a_line_that_spoils_the_restart_is_a_problem(before: str, train: str, wo
     assert bool(found(fixed(script(before, train)))) == (mended is None)
 
 
+OUT = "OUT=/scratch/run\n"
+CODE_TRAIN = 'srun bash -c "python train.py --output_dir $OUT"'
+
+
+@pytest.mark.parametrize(
+    ("before", "train", "words"),
+    [
+        (f"{OUT}rm -rf $OUT", CODE_TRAIN, "deletes $OUT, from which"),
+        ('rm -rf "${OUT:?}"/*', CODE_TRAIN, "deletes ${OUT:?}/*, from which"),
+        ("rm -rf /scratch/run", 'srun sh -c "cd x; python train.py --output_dir /scratch/run"', "from which"),
+        (f"{OUT}rm -rf $OUT", 'CMD="python train.py --output_dir $OUT"\nsrun bash -c "$CMD"', "from which"),
+        (f"{OUT}rm -rf $OUT", 'CMD="python train.py --output_dir $OUT"\nsrun $CMD', "from which"),
+        (f"{OUT}rm -rf $OUT", "eval srun python train.py --output_dir $OUT", "from which"),
+        ("rm -rf out", "srun bash <<END\npython train.py --output_dir out\nEND\ntrue", "from which"),
+        ("bash -c 'rm -rf runs/a'", TRAIN, "deletes runs/a, from which"),
+        ('eval "rm -rf runs/a"', TRAIN, "deletes runs/a, from which"),
+        ("bash <<END\ncd x\nrm -rf runs/a\nEND", TRAIN, "deletes runs/a, from which"),
+        ("cat > prepare.sh <<END\nrm -rf runs/a\nEND\nbash prepare.sh", TRAIN, "deletes runs/a, from which"),
+        ("prepare() { rm -rf runs/a; }\nprepare", TRAIN, "deletes runs/a, from which"),
+        ("(rm -rf runs/a)", TRAIN, "deletes runs/a, from which"),
+        ("case $X in\n  *) ;;\nesac\nsrun -N1 rm -rf runs/a", TRAIN, "deletes runs/a, from which"),
+        ("/bin/rm -rf runs/a", TRAIN, "deletes runs/a, from which"),
+        ("if [ -d runs/a ]; then\n  rm -rf runs/a\nfi", TRAIN, "deletes runs/a, from which"),
+        ("[ ! -d runs/a ] || rm -rf runs/a", TRAIN, "deletes runs/a, from which"),
+        ("rm -rf *", TRAIN, "deletes *, from which"),
+        ("find runs -name '*.pt' -delete", TRAIN, "deletes files in runs, from which"),
+        ("find runs -type f -exec rm {} +", TRAIN, "deletes files in runs, from which"),
+        ("find runs/a | xargs rm -rf", TRAIN, "deletes runs/a, from which"),
+        ("git clean -fdx", TRAIN, "deletes untracked files in ., from which"),
+        ("python -c \"import shutil; shutil.rmtree('runs/a')\"", TRAIN, "deletes runs/a, from which"),
+        # The training does not show where it saves.
+        ("rm -rf old", "srun ./run.sh", "deletes old at each start"),
+        ("rm -rf old", "srun python train.py --config a.yaml --save_steps 500", "deletes old at each start"),
+        ("rm -rf $RUNS/old", TRAIN, "deletes $RUNS/old at each start"),
+        ("rm -rf /data/old", TRAIN, "deletes /data/old at each start"),
+        ("rm -rf runs/a/model", TRAIN, "deletes runs/a/model at each start"),
+        ("find old -mtime +1 -delete", "srun ./run.sh", "deletes files in old at each start"),
+        ("git clean -fdx", "srun ./run.sh", "deletes untracked files in . at each start"),
+    ],
+)
+def test_a_folder_that_each_start_deletes_is_a_problem_however_it_is_written(
+    before: str, train: str, words: str
+) -> None:
+    seen = [one for one in found(script(before, train)) if one.is_problem and words in one.text]
+    assert len(seen) == 1, found(script(before, train))
+    assert fixed(script(before, train)).replace(FIRST, "") == script(before, train)
+
+
 NOTES = [
     ("", f"{TRAIN} | tee train.log", "set -o pipefail\n" + f"{TRAIN} | tee -a train.log"),
     ("", f"{TRAIN} > train.log 2>&1", f"{TRAIN} >> train.log 2>&1"),
@@ -106,6 +154,13 @@ def test_a_job_that_is_submitted_at_each_start_is_noted() -> None:
         ('if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then\n  rm -rf checkpoints\nfi', TRAIN),
         ("rm -rf /tmp/ckpt-cache checkpoints/*.tmp $TMPDIR/checkpoint", TRAIN),
         ("rm -rf build", TRAIN),
+        ("rm -rf old", TRAIN),
+        ("rm -rf $RUNS/old", "srun python train.py --output-dir $RUNS/a"),
+        ("rm -rf /tmp/old build cache", "srun ./run"),
+        (f"{FIRST}rm -rf old", "srun ./run"),
+        (f"bash -c '{FIRST}rm -rf old'", "srun ./run"),
+        ("find runs -name '*.tmp' -delete\ngit clean -n", "srun ./run"),
+        ("bash -c 'mkdir logs; mkdir logs'", f"set -e\n{TRAIN}"),
         ("set -e\nmkdir -p logs\nln -sf a b\nrm -f a", TRAIN),
         ("mkdir logs", TRAIN),
         ("set -e\n[ -d logs ] || mkdir logs\n[ ! -d a ] && mkdir a", TRAIN),
