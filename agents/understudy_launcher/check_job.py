@@ -50,10 +50,12 @@ NOT_CHECKED = "options of `understudy run` with a variable ($…) are not checke
 INTERACTIVE = frozenset({"salloc"})
 
 _GPUS = frozenset({"gpus", "G", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres"})
+_EMPTY, _NO_SHELL, _NUL = r"\A\s*\Z", r"\A(?!#!)", r"\0"
+_UNMENDED = (_NO_SHELL, _NUL)
 _REFUSED = {
-    r"\A\s*\Z": "sbatch refuses an empty script",
-    r"\A(?!#!)": "sbatch refuses it: the first line must begin with #! and name a shell, such as #!/bin/bash",
-    r"\0": "sbatch refuses a script with a NUL character: remove it",
+    _EMPTY: "sbatch refuses an empty script",
+    _NO_SHELL: "sbatch refuses it: the first line must begin with #! and name a shell, such as #!/bin/bash",
+    _NUL: "sbatch refuses a script with a NUL character: remove it",
     r"\r\n": r"sbatch refuses DOS line breaks: remove them with sed -i 's/\r$//' SCRIPT",
 }
 
@@ -66,15 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("script", type=Path, help="the batch script; - is standard input")
     parser.add_argument(
-        "sbatch", nargs="*", metavar="OPTION", help="what sbatch is given in addition, after --, such as -- --requeue"
+        "sbatch",
+        nargs="*",
+        default=(),
+        metavar="OPTION",
+        help="what sbatch is given in addition, after --, such as -- --requeue",
     )
     parser.add_argument("--fix", action="store_true", help="print the script's changes as a diff, for patch")
     given = parser.parse_args(arguments)
+    if given.sbatch and not given.sbatch[0].startswith("-"):
+        parser.error(f"one script at a time, and {given.sbatch[0]} is another: options of sbatch stand behind --")
     try:
         text = _read(Path("/dev/stdin") if str(given.script) == "-" else given.script)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"understudy check-job: {given.script} cannot be read: {error}\n")
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")
     report = sys.stdout
     if given.fix:
         mended, name, report = fixed(text, given.sbatch), str(given.script), sys.stderr
@@ -84,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in difflib.unified_diff(before, after, name, name):
             sys.stdout.write(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
         text = mended
-    found = list(check(text, given.sbatch))
+    found = sorted(check(text, given.sbatch), key=lambda one: not one.is_problem)
     for one in found:
         where = f"line {one.line}: " if one.line else ""
         report.write(f"{'problem' if one.is_problem else 'note'}: {where}{one.text}\n")
@@ -95,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def fixed(text: str, sbatch: Sequence[str] = ()) -> str:
-    """The script with all that needs no choice of a person mended."""
+    """The script with all that needs no choice of a person mended. What sbatch refuses either way is left as it is."""
+    if any(re.search(pattern, text) for pattern in _UNMENDED):
+        return text
     text = text.replace("\r\n", "\n")
     for _ in range(EDITS_MAX):
         mended = (edited(text, one.edits) for one in check(text, sbatch) if one.edits)
@@ -109,19 +121,25 @@ def fixed(text: str, sbatch: Sequence[str] = ()) -> str:
 def _is_refused(text: str) -> bool:
     """True where bash finds an error of syntax. Nothing of it is run."""
     try:
-        done = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False, timeout=10)
+        done = subprocess.run(
+            ["bash", "-n"], input=text.encode(errors="surrogateescape"), capture_output=True, check=False, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode != 0
 
 
 def _read(path: Path) -> str:
-    """Raises OSError, or ValueError where it is no text of a usual size."""
+    """Raises OSError, or ValueError where it is no text of a usual size. Text of another encoding than UTF-8 has
+    surrogates.
+    """
     with path.open("rb") as file:
         content = file.read(SCRIPT_BYTES_MAX + 1)
     if len(content) > SCRIPT_BYTES_MAX:
         raise ValueError(f"it has more than {SCRIPT_BYTES_MAX} bytes")
-    return content.decode(errors="replace")
+    if b"\0" in content and not content.startswith(b"#!"):
+        raise ValueError("it is no text file")
+    return content.decode(errors="surrogateescape")
 
 
 def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
@@ -129,6 +147,8 @@ def check(text: str, sbatch: Sequence[str] = ()) -> Iterator[Finding]:
     for pattern, words in _REFUSED.items():
         if (match := re.search(pattern, text)) is not None:
             yield Finding(text.count("\n", 0, match.start()) + 1, words)
+            if pattern == _EMPTY:
+                return
             break
     script = read_script(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     options = script.options | {name: (0, value) for name, value in options_of(sbatch)}

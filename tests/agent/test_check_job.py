@@ -277,6 +277,53 @@ def test_the_exit_code_says_whether_there_is_a_problem(tmp_path: Path, capsys: p
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"\x7fELF\0\xff\xfe" * 40, "#!/bin/bash\n".encode("utf-16")])
+def test_a_file_that_is_no_text_cannot_be_used(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_bytes(content)
+    assert check_job.main([str(script), "--fix"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"understudy check-job: {script} cannot be read: it is no text file\n")
+
+
+@pytest.mark.parametrize("text", ["python train.py\n", "\n#!/bin/bash\nsrun a\n", "#!/bin/bash\nsrun a\0\n"])
+def test_what_sbatch_refuses_is_not_mended(text: str) -> None:
+    assert fixed(text) == text
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_an_empty_script_has_one_problem(text: str) -> None:
+    assert [one.text for one in check(text)] == ["sbatch refuses an empty script"]
+
+
+@pytest.mark.integration
+def test_a_script_of_another_encoding_keeps_its_bytes(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_bytes(GOOD.replace("exec ", "# f\xfcr alle\n").encode("latin-1"))
+    assert check_job.main([str(script), "--fix"]) == 0
+    assert b"\n # f\xfcr alle\n" in capfdbinary.readouterr().out
+
+
+def test_one_script_is_checked_and_what_else_is_given_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    cases: dict[str, list[str]] = {"one script at a time": ["a.sh", "b.sh"], "required: script\n": []}
+    for words, arguments in cases.items():
+        with pytest.raises(SystemExit) as ended:
+            check_job.main(arguments)
+        assert ended.value.code == 2
+        assert words in capsys.readouterr().err
+
+
+def test_problems_come_before_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.sh").write_text(POOL.replace("\n\nsrun", "\nrm -rf ckpt\nsrun").replace("sleep 60\n", ""))
+    assert check_job.main([str(tmp_path / "job.sh")]) == 1
+    kinds = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert kinds == ["problem", "problem", "note", "note"]
+
+
 @pytest.mark.parametrize(
     ("command", "unit"),
     [
