@@ -98,6 +98,8 @@ def configuration() -> str:
         "Changes come into force by `systemctl reload understudy-controlplane` (SIGHUP); those that are marked",
         "*Restart.* need a restart.",
         "",
+        "Variables (`UNDERSTUDY_…`) of [commands](cli.md), and of [jobs](hooks.md#the-environment-of-a-task).",
+        "",
         "## What a site sets",
         "",
         "All other settings can stay as they are.",
@@ -604,8 +606,10 @@ def cli() -> str:
     for group, commands in GROUPS.items():
         lines += [f"## {group}", "| command | does |", "|---|---|"]
         for name, command in commands.items():
-            more = f" ([more]({MORE_ABOUT[name]}))" if name in MORE_ABOUT else ""
-            lines += [f"| {row}{more} |" for row in _command_rows(f"understudy {name}", command.load(), command.help)]
+            for path, row in _command_rows(f"understudy {name}", command.load(), command.help):
+                page = MORE_ABOUT.get(path) or MORE_ABOUT.get(f"understudy {name}")
+                more = f" ([more]({page}))" if page else ""
+                lines.append(f"| {row}{more} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -616,25 +620,29 @@ HOSTS_HELP = " HOSTS is a host list, such as c7 or c[1-4,7]."
 """Named once for all commands."""
 
 MORE_ABOUT = {
-    "analyze": "straggler.md",
-    "doctor": "slurm-settings.md",
-    "explain": "xid-policy.md",
-    "install-hooks": "hooks.md",
-    "run": "launcher.md",
-    "selfcheck": "selfcheck.md",
+    "understudy analyze": "straggler.md",
+    "understudy analyze hang": "hangs.md",
+    "understudy analyze collectives": "hangs.md",
+    "understudy analyze kernel-log": "xid-policy.md",
+    "understudy doctor": "slurm-settings.md",
+    "understudy explain": "xid-policy.md",
+    "understudy install-hooks": "hooks.md",
+    "understudy run": "launcher.md",
+    "understudy selfcheck": "selfcheck.md",
 }
 
 
-def _command_rows(path: str, program: object, summary: str) -> Iterator[str]:
+def _command_rows(path: str, program: object, summary: str) -> Iterator[tuple[str, str]]:
+    """Each command, and its row."""
     if isinstance(program, click.Group):
         for name, one in program.commands.items():
             yield from _command_rows(f"{path} {name}", one, "")
     elif isinstance(program, click.Command):
         usage = " ".join([path, *_parameters(program)]).replace("|", "\\|")
         words = " ".join((program.help or "").split()).replace(HOSTS_HELP, "")
-        yield f"`{usage}` | {_first_sentence(words)}"
+        yield path, f"`{usage}` | {_first_sentence(words)}"
     else:
-        yield f"`{path}` | {summary}"
+        yield path, f"`{path}` | {summary}"
 
 
 def _first_sentence(words: str) -> str:

@@ -48,7 +48,10 @@ class Guards(Section):
         12, ge=0, description="The same limit for small fleets: this number of nodes where it is more than that share."
     )
     quarantined_nodes_max: int | None = Field(
-        None, ge=0, description="No more nodes than this are quarantined at once, whatever the share."
+        None,
+        ge=0,
+        description="A lower limit for nodes that are quarantined at once. Without it: 1 % of all nodes, or 12 where "
+        "that is more, but at most half of them.",
     )
     quarantined_share_max: float = Field(
         0.5,
@@ -107,7 +110,11 @@ class Guards(Section):
         "one more opens the circuit breaker. Only a person closes it again.",
     )
     breaker_nodes_max: int | None = Field(
-        None, ge=1, description="No more nodes than this within ten minutes, whatever the share."
+        None,
+        ge=1,
+        description="A lower limit for nodes that are quarantined within ten minutes: one more opens the circuit "
+        "breaker. Without it: 0.2 % of all nodes, or 10 where that is more, but at most a quarter of those in service "
+        "(3 in a small fleet).",
     )
     breaker_share_max: float = Field(
         0.25,
