@@ -64,6 +64,9 @@ WRAPPERS = frozenset(
 )
 """Programs that run the command among their arguments."""
 CODE_DEPTH_MAX = 4
+OWN_JOB = re.compile(r"\$\{?(?:SLURM_JOB_?ID|SLURM_ARRAY_JOB_ID)\b[^.]*|--me")
+AT_A_REQUEUE = frozenset({"TERM", "SIGTERM", "15", "EXIT", "0"})
+"""Signals of a `trap` that runs when Slurm ends the job for a requeue."""
 REMOVED_TREE = re.compile(r"rmtree\(\s*[\"']?([^\"'(),]+)")
 EXISTS = re.compile(r"(?:\[\[?|test) (?:! )?-[defs] \S+(?: \]\]?)?")
 """The condition is true at each start but the first."""
@@ -186,6 +189,7 @@ def check(script: Script, starts: Starts, *, with_launcher: bool) -> Iterator[Fi
             first_lines.setdefault(word, command.line)
     reading = Reading(script, starts, commands, names, kept, first_lines)
     yield from _removals(reading)
+    yield from _cancellations(reading)
     for command in reading.commands:
         if command.line < reading.last:
             yield from _failure(reading, command)
@@ -389,6 +393,35 @@ def _removals(reading: Reading) -> Iterator[Finding]:
             text = f"the script {removal.does} {unclear} at each start, and does not show where the training saves"
         is_problem = _runs_again(command, conditions)
         yield Finding(command.line, f"{text}: write `{AT_THE_FIRST_START}{program} …`", is_problem, edits)
+
+
+def _cancellations(reading: Reading) -> Iterator[Finding]:
+    """A requeue sends SIGTERM to the batch script as well (slurmd's req.c, _rpc_terminate_job)."""
+    traps = [command.words[2:] for command in reading.commands if command.words[:1] == ("trap",)]
+    at_a_requeue = not traps or any(map(AT_A_REQUEUE.intersection, traps))
+    signals: Sequence[str] = ()
+    for command in reading.commands:
+        if command.words[:1] == ("trap",):
+            signals = command.words[2:]
+        if not _cancels_itself(command) or _after_success(reading, command):
+            continue
+        if command.before == "trap" and AT_A_REQUEUE.intersection(signals):
+            yield Finding(
+                command.line,
+                f"a requeue sends SIGTERM, and the trap for {' '.join(signals)} then cancels the job, which Slurm does "
+                "not start again: leave scancel out",
+            )
+        elif command.before != "trap" and (at_a_requeue or command.before == "||"):
+            yield Finding(
+                command.line, "Slurm does not start a cancelled job again: end the script with `exit 1` in its place"
+            )
+
+
+def _cancels_itself(command: Command) -> bool:
+    """`scancel` of the job as a whole, and not of a step or with a signal."""
+    words = command.words
+    signals = any(re.match(r"-s|--signal", word) for word in words)
+    return words[:1] == ("scancel",) and not signals and any(OWN_JOB.fullmatch(word) for word in words)
 
 
 def _is_counted(reading: Reading, command: Command) -> bool:

@@ -109,6 +109,22 @@ def test_a_folder_that_each_start_deletes_is_a_problem_however_it_is_written(
     assert fixed(script(before, train)).replace(FIRST, "") == script(before, train)
 
 
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("trap 'echo bye; scancel $SLURM_JOB_ID' TERM", "the trap for TERM then cancels the job"),
+        ('trap "scancel ${SLURM_JOB_ID}" USR1 SIGTERM', "the trap for USR1 SIGTERM"),
+        ("trap 'scancel $SLURM_JOBID' EXIT", "the trap for EXIT"),
+        ("end() {\n  scancel $SLURM_JOB_ID\n}\ntrap end TERM", "Slurm does not start a cancelled job again"),
+        ("end() { scancel --me; }\ntrap end 15", "Slurm does not start a cancelled job again"),
+        ("./prepare || scancel $SLURM_JOB_ID", "Slurm does not start a cancelled job again"),
+    ],
+)
+def test_a_job_that_cancels_itself_is_not_started_again(before: str, words: str) -> None:
+    [one] = found(script(before))
+    assert one.is_problem and words in one.text
+
+
 NOTES = [
     ("", f"{TRAIN} | tee train.log", "set -o pipefail\n" + f"{TRAIN} | tee -a train.log"),
     ("", f"{TRAIN} > train.log 2>&1", f"{TRAIN} >> train.log 2>&1"),
@@ -155,6 +171,10 @@ def test_a_job_that_is_submitted_at_each_start_is_noted() -> None:
         ("rm -rf /tmp/ckpt-cache checkpoints/*.tmp $TMPDIR/checkpoint", TRAIN),
         ("rm -rf build", TRAIN),
         ("rm -rf old", TRAIN),
+        ("trap 'scancel $SLURM_JOB_ID.0' TERM\ntrap 'scancel -s USR1 $SLURM_JOB_ID' TERM", TRAIN),
+        ("trap 'scancel $SLURM_JOB_ID' USR1\nscancel $OTHER", TRAIN),
+        ("end() {\n  scancel $SLURM_JOB_ID\n}\ntrap end USR1", TRAIN),
+        ("", f"{TRAIN} && scancel $SLURM_JOB_ID"),
         ("rm -rf $RUNS/old", "srun python train.py --output-dir $RUNS/a"),
         ("rm -rf /tmp/old build cache", "srun ./run"),
         (f"{FIRST}rm -rf old", "srun ./run"),
