@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests import REPOSITORY
 from understudy_launcher.decide import TABLE, Action, Cause, Decision, decide
+from understudy_launcher.launch import DISCONNECTED
 from understudy_launcher.launch_result import Ended, Failure, History, OutOfSpares, Rules, add_earlier_allocations
 from understudy_wire.facts import LaunchCause
 
@@ -345,3 +347,16 @@ def test_a_spare_chosen_for_one_node_is_not_taken_for_another() -> None:
 def test_a_restart_as_ordered_takes_the_chosen_spare_as_well() -> None:
     hung = ended(failures=(), running=4, restart_reason="it hangs", without=("b",), places={"b": "f"})
     assert decide(hung, History(), ["e", "f"], RULES).seats == ("a", "f", "c", "d")
+
+
+def test_the_page_for_researchers_shows_lines_as_they_are_written() -> None:
+    page = (REPOSITORY / "docs/researchers.md").read_text()
+    failure = (Failure("n3", 1, 4, 1),)
+    gone, stuck = {"n7": DISCONNECTED}, {"n2": "its ranks outlived SIGKILL for 3 s"}
+    reasons = [
+        decide(ended(seats=("n7",), bad=gone), History(), ("n9",), RULES).reason,
+        decide(ended(launch=1, seats=("n2", "n3"), failures=failure), History(), (), RULES).reason,
+        decide(ended(launch=2, seats=("n2", "n3"), failures=(), bad=stuck), History(), (), RULES).reason,
+    ]
+    for number, reason in enumerate(reasons):
+        assert f"\nlaunch {number}: {reason}\n" in page
