@@ -147,7 +147,7 @@ def test_a_wrong_command_is_a_usage_error(
         ("node show n7 n8", "Got unexpected extra argument (n8)\n"),
         ("job list --limit seventy", "'seventy' is not a whole number"),
         ("explain xid seventy", "'seventy' is not a whole number"),
-        ("node list --state quarantine", "did you mean quarantined?"),
+        ("node list --state quarantine", "is no state; did you mean quarantined?"),
         ("node list --state xyz", "it is one of in_service, suspect, "),
     ],
 )

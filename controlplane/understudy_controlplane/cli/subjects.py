@@ -108,7 +108,7 @@ def one_of(values: Callable[[], Iterable[str]]) -> Callable[[click.Context, clic
             return given
         near = difflib.get_close_matches(given, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(known)}"
-        raise click.BadParameter(f"'{given}' is none; {hint}", ctx, param)
+        raise click.BadParameter(f"'{given}' is no {param.name}; {hint}", ctx, param)
 
     return check
 
