@@ -100,7 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.write(f"{'problem' if one.is_problem else 'note'}: {where}{one.text}\n")
     problems = sum(one.is_problem for one in found)
     if not problems:
-        report.write("A fault in this job can be recovered from, as far as its script shows.\n")
+        report.write(
+            "A fault in this job can be recovered from, as far as its script shows, if each start of the training goes "
+            "on from the newest checkpoint.\n"
+        )
     return 1 if problems else 0
 
 

@@ -30,7 +30,12 @@ PLACE = re.compile(r"dir|path|folder|^-*(?:save|output|out)$", re.IGNORECASE)
 TEMPORARY = re.compile(r"te?mp|lock|part(?:ial)?|\.log|\.pid|cache|^logs?$|^build$", re.IGNORECASE)
 LOCAL = ("/tmp", "/dev/shm", "$TMPDIR", "${TMPDIR}", "$SLURM_TMPDIR", "${SLURM_TMPDIR}")  # noqa: S108 - read, not used
 NEW_EACH_TIME = re.compile(rf"\$\(date|`date|\$\{{?S?RANDOM|\$\$|mktemp|uuidgen|EPOCHSECONDS|{COUNT}")
-STARTS_AT_ZERO = ("--overwrite_output_dir", "--overwrite-output-dir", "--no-resume", "--init_from=scratch")
+STARTS_AT_ZERO = ("--overwrite_output_dir", "--overwrite-output-dir", "--no-resume")
+NANOGPTS = re.compile(r"config/\w+\.py$|--always_save_checkpoint=")
+NANOGPT = (
+    "nanoGPT begins at step 0 at each start, unless it gets --init_from=resume: start it with `understudy run "
+    "--resume-args=--init_from=resume --resume-if OUT/ckpt.pt -- …`. `understudy help launcher` shows it"
+)
 HOST = re.compile(
     r"(?:MASTER_ADDR=|--(?:master[_-]addr|main_process_ip|rdzv[_-]endpoint)[= ])"
     r"[\"']?(?!localhost|127\.)([A-Za-z0-9][\w.-]*)"
@@ -213,6 +218,22 @@ def _starts_over(reading: Reading) -> Iterator[Finding]:
         for word in words_of(text):
             if word in STARTS_AT_ZERO:
                 yield Finding(line, f"with {word} a restart begins at step 0: leave it out")
+        if _is_nanogpt(text, reading.names):
+            yield Finding(line, NANOGPT)
+
+
+def _is_nanogpt(text: str, names: Mapping[str, str]) -> bool:
+    """The training begins at step 0 at each start, as nanoGPT (train.py, configurator.py) does without
+    `--init_from=resume`.
+    """
+    words = _flat(words_of(text), names)
+    at = next((at for at, word in enumerate(words) if posixpath.basename(word) == "train.py"), len(words))
+    arguments = words[at + 1 :]
+    begins = [word for word in arguments if word.startswith("--init_from=")]
+    if "--resume-args" in text or any("resume" in word or "$" in word for word in begins):
+        return False
+    takes_nanogpts = all("=" in word for word in arguments if word.startswith("--"))
+    return bool(begins) or (takes_nanogpts and any(NANOGPTS.match(word) for word in arguments))
 
 
 def _fixed_host(reading: Reading) -> Iterator[Finding]:

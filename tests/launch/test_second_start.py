@@ -125,6 +125,26 @@ def test_a_job_that_cancels_itself_is_not_started_again(before: str, words: str)
     assert one.is_problem and words in one.text
 
 
+NANOGPT = "srun torchrun train.py config/train_gpt2.py --out_dir=out"
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        NANOGPT,
+        f"{NANOGPT} --init_from=scratch",
+        f"{NANOGPT} --init_from=gpt2",
+        f'srun bash -c "{NANOGPT[5:]}"',
+        "srun python train.py --init_from=scratch",
+        "srun python train.py --out_dir=out --always_save_checkpoint=True",
+    ],
+)
+def test_nanogpt_needs_an_argument_to_go_on(train: str) -> None:
+    [one] = found(script("", train))
+    assert one.is_problem and "--resume-args=--init_from=resume" in one.text
+    assert fixed(script("", train)) == script("", train)
+
+
 NOTES = [
     ("", f"{TRAIN} | tee train.log", "set -o pipefail\n" + f"{TRAIN} | tee -a train.log"),
     ("", f"{TRAIN} > train.log 2>&1", f"{TRAIN} >> train.log 2>&1"),
@@ -171,6 +191,10 @@ def test_a_job_that_is_submitted_at_each_start_is_noted() -> None:
         ("rm -rf /tmp/ckpt-cache checkpoints/*.tmp $TMPDIR/checkpoint", TRAIN),
         ("rm -rf build", TRAIN),
         ("rm -rf old", TRAIN),
+        ("", f"{NANOGPT} --init_from=resume"),
+        ("", f"{NANOGPT} --init_from=$FROM"),
+        ("", "srun python train.py config/a.yaml"),
+        ("", "srun python train.py config/a.py --lr 1"),
         ("trap 'scancel $SLURM_JOB_ID.0' TERM\ntrap 'scancel -s USR1 $SLURM_JOB_ID' TERM", TRAIN),
         ("trap 'scancel $SLURM_JOB_ID' USR1\nscancel $OTHER", TRAIN),
         ("end() {\n  scancel $SLURM_JOB_ID\n}\ntrap end USR1", TRAIN),
@@ -208,6 +232,14 @@ def test_a_script_with_the_launcher_starts_again_as_well() -> None:
     launcher = HEAD.replace("--requeue", "--requeue --no-kill") + "rm -rf ckpt\n"
     [one] = [one for one in check(launcher + "exec understudy run --nodes 3 -- python train.py\n") if one.is_problem]
     assert one.line == 3 and "deletes ckpt" in one.text
+
+
+def test_the_documents_command_for_nanogpt_is_good() -> None:
+    launcher = HEAD.replace("--requeue", "--requeue --no-kill") + (
+        "exec understudy run --nodes 3 --torchrun --resume-args=--init_from=resume --resume-if out/ckpt.pt -- \\\n"
+        "    python train.py config/train_gpt2.py --out_dir=out --always_save_checkpoint=True\n"
+    )
+    assert not any(one.is_problem for one in check(launcher))
 
 
 @pytest.mark.integration
