@@ -41,6 +41,7 @@ TRAINS = re.compile(r"python|torchrun|accelerate|deepspeed|train")
 FUNCTION = re.compile(r"(?:function\s+)?([\w-]+)\s*\(\)")
 COMMENT = re.compile(r"--comment(?:=|\s+)(\"[^\"]*\"|'[^']*'|\S+)")
 CONDITIONS = frozenset({"if", "elif", "while", "until", "!"})
+EXIT_CODE = re.compile(r"(\w+)=(?:\$\?|\$\{PIPESTATUS\[0\]\})")
 KEEP_SEATS = " || { sleep 60; exit 1; }"
 """The job keeps its nodes until there is a verdict."""
 EDITS_MAX = 50
@@ -208,13 +209,25 @@ def _for_every_job(script: Script, options: dict[str, tuple[int, str]]) -> Itera
             )
     yield from _for_interactive_use(script)
     yield from _for_output(options)
-    named = {"job-name", "J"}.intersection(options) or any(
-        "UNDERSTUDY_RUN" in text or "--run" in words_of(text) for _, text in script.commands
-    )
-    if not named:
+    yield from _for_run(script, options)
+
+
+def _for_run(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
+    """Tasks of an array are runs of their own, unless their run is named."""
+    name = "NAME-$SLURM_ARRAY_TASK_ID" if "array" in options else "NAME"
+    naming = [(line, text) for line, text in script.commands if "UNDERSTUDY_RUN" in text or "--run" in words_of(text)]
+    if "array" in options:
+        for line, text in naming:
+            if (
+                "$"
+                not in text.partition("UNDERSTUDY_RUN=" if "UNDERSTUDY_RUN=" in text else "--run")[2].split(" -- ")[0]
+            ):
+                words = f"all tasks of the array are one run, and each continues another one's: write {name}"
+                yield Finding(line, words)
+    elif not naming and not {"job-name", "J"}.intersection(options):
         text = (
             "the job continues one of the same name, folder and arguments, and its name is the script's: name the run, "
-            "export UNDERSTUDY_RUN=NAME"
+            f"export UNDERSTUDY_RUN={name}"
         )
         yield Finding(0, text, is_problem=False)
 
@@ -262,6 +275,7 @@ def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> It
     )
     yield Finding(0, f"{text} the allocation, in about a second", is_problem=False)
     yield from _after_a_failure(script)
+    yield from _for_environment(script, options)
     line, value = options.get("signal", (0, ""))
     flags, colon, rest = value.rpartition(":")
     name = _signal_name(rest)
@@ -274,6 +288,23 @@ def _without_launcher(script: Script, options: dict[str, tuple[int, str]]) -> It
     elif not any(_traps(text, name) for _, text in script.commands):
         text = f"SIG{name} ends the batch script, which has no trap for it, before its time is over: write "
         yield Finding(line, f"{text}--signal={rest} for ranks with a handler, or leave it out")
+
+
+def _for_environment(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Finding]:
+    """sbatch passes its --export to srun, as SLURM_EXPORT_ENV (src/sbatch/opt.c)."""
+    line, exported = options.get("export", (0, "ALL"))
+    if any("SLURM_EXPORT_ENV" in text for _, text in script.commands):
+        exported = "ALL"
+    for number, text in _starts(script):
+        words = words_of(text)
+        if "srun" not in words:
+            continue
+        given = next((value for name, value in options_of(words[words.index("srun") + 1 :]) if name == "export"), "")
+        if "ALL" not in (given or exported).upper().split(","):
+            where = number if given else line
+            what = f"with --export={given or exported} ranks get nothing that the script exports"
+            how = f"such as UNDERSTUDY_… and PYTHONPATH: give srun in line {number} --export=ALL"
+            yield Finding(where, f"{what}, {how}", is_problem=False)
 
 
 def _traps(text: str, name: str) -> bool:
@@ -347,6 +378,8 @@ def _behind(script: Script, line: int, text: str, *, waits: bool, works_after: b
         bare = next((number for number, one in script.after(line) if one == "wait"), 0) if is_alone else 0
         if bare:
             edits = (Edit(bare, script.lines[bare - 1].replace("wait", f"wait $!{KEEP_SEATS}")),)
+    elif code := next((one[1] for _, below in script.after(line)[:1] if (one := EXIT_CODE.fullmatch(below))), ""):
+        how = f"write `[ ${code} = 0 ] || sleep 60` after line {script.after(line)[0][0]}"
     elif works_after or words[0] in CONDITIONS or {"&&", "||"} & set(words):
         how = "write `sleep 60` where the script goes on after the failure"
     else:

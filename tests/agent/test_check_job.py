@@ -277,6 +277,38 @@ def test_the_exit_code_says_whether_there_is_a_problem(tmp_path: Path, capsys: p
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("--requeue", "--requeue --export=NONE", 4),
+        ("--requeue", "--requeue --export=PATH,HOME", 4),
+        ("srun", "srun --export=NONE", 6),
+        ("srun", "srun --export=ALL,A=1", 0),
+        ("--requeue\n\n", "--requeue --export=NONE\n\nsrun --export=ALL python other.py\n", 4),
+        ("--requeue\n\n", "--requeue --export=NONE\n\nunset SLURM_EXPORT_ENV\n", 0),
+        ("--requeue", "--requeue --export=ALL,A=1", 0),
+    ],
+)
+def test_an_environment_that_does_not_reach_the_ranks_is_noted(old: str, new: str, line: int) -> None:
+    seen = [one for one in check(POOL.replace(old, new, 1)) if "PYTHONPATH" in one.text]
+    assert [one.line for one in seen] == ([line] if line else [])
+    assert all("--export=ALL" in one.text and not one.is_problem for one in seen)
+
+
+def test_a_name_does_not_join_the_tasks_of_an_array_into_one_run() -> None:
+    array = POOL.replace("-J llm", "--array=0-7")
+    assert not any("UNDERSTUDY_RUN" in one for one in notes(array))
+    for name, is_problem in (("llm", True), ("llm-$SLURM_ARRAY_TASK_ID", False)):
+        named = array.replace("\n\n", f"\nexport UNDERSTUDY_RUN={name}\n")
+        assert ["NAME-$SLURM_ARRAY_TASK_ID" in one for one in problems(named)] == [True] * is_problem
+
+
+def test_an_exit_code_that_the_script_keeps_is_where_it_waits() -> None:
+    [problem] = problems(POOL.replace(" && exit 0\nsleep 60\nexit 1", "\nrc=$?\necho $rc\nexit $rc"))
+    assert problem.endswith("write `[ $rc = 0 ] || sleep 60` after line 7")
+    assert problems(POOL.replace(" && exit 0\nsleep 60\nexit 1", "\nrc=$?\n[ $rc = 0 ] || sleep 60\nexit $rc")) == []
+
+
 @pytest.mark.parametrize("content", [b"\x7fELF\0\xff\xfe" * 40, "#!/bin/bash\n".encode("utf-16")])
 def test_a_file_that_is_no_text_cannot_be_used(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
