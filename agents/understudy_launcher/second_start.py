@@ -195,6 +195,7 @@ def check(script: Script, starts: Starts, *, with_launcher: bool) -> Iterator[Fi
     reading = Reading(script, starts, commands, names, kept, first_lines)
     yield from _removals(reading)
     yield from _cancellations(reading)
+    yield from _unread_scripts(reading)
     for command in reading.commands:
         if command.line < reading.last:
             yield from _failure(reading, command)
@@ -443,6 +444,19 @@ def _cancels_itself(command: Command) -> bool:
     words = command.words
     signals = any(re.match(r"-s|--signal", word) for word in words)
     return words[:1] == ("scancel",) and not signals and any(OWN_JOB.fullmatch(word) for word in words)
+
+
+def _unread_scripts(reading: Reading) -> Iterator[Finding]:
+    """Scripts that this one runs, but for those that a here-document of it holds."""
+    known = {word for line in reading.script.documents for word in words_of(reading.script.lines[line - 1])}
+    for command in reading.commands:
+        program = posixpath.basename(command.words[0]) if command.words else ""
+        words = command.words if program in SHELLS | WRAPPERS else command.words[:1]
+        name = next((word for word in words if word.endswith(".sh") and word not in known), "")
+        if name:
+            known.add(name)
+            text = f"{name} is not read: what it deletes or overwrites at each start is for you to check"
+            yield Finding(command.line, text, is_problem=False)
 
 
 def _is_counted(reading: Reading, command: Command) -> bool:

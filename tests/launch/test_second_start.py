@@ -191,6 +191,7 @@ def test_a_job_that_is_submitted_at_each_start_is_noted() -> None:
         ("rm -rf /tmp/ckpt-cache checkpoints/*.tmp $TMPDIR/checkpoint", TRAIN),
         ("rm -rf build", TRAIN),
         ("rm -rf old", TRAIN),
+        ("source env.sh\ncat > run.sh <<END\npython train.py\nEND\nbash run.sh", TRAIN),
         ("", f"{NANOGPT} --init_from=resume"),
         ("", f"{NANOGPT} --init_from=$FROM"),
         ("", "srun python train.py config/a.yaml"),
@@ -232,6 +233,14 @@ def test_a_script_with_the_launcher_starts_again_as_well() -> None:
     launcher = HEAD.replace("--requeue", "--requeue --no-kill") + "rm -rf ckpt\n"
     [one] = [one for one in check(launcher + "exec understudy run --nodes 3 -- python train.py\n") if one.is_problem]
     assert one.line == 3 and "deletes ckpt" in one.text
+
+
+@pytest.mark.parametrize("train", ["srun ./run.sh", "bash run.sh", "srun bash -c './run.sh a'"])
+def test_a_script_that_is_called_is_named_as_not_read(train: str) -> None:
+    assert [one.text.split()[:4] for one in check(script("", train)) if "is not read" in one.text] in (
+        [["run.sh", "is", "not", "read:"]],
+        [["./run.sh", "is", "not", "read:"]],
+    )
 
 
 def test_the_documents_command_for_nanogpt_is_good() -> None:
