@@ -99,7 +99,6 @@ _PLACES = (
         tables.attempt.c.launch,
         tables.attempt.c.last_step,
         tables.attempt.c.count_from,
-        tables.attempt.c.ended_at,
     )
     .where(tables.attempt.c.job.in_(bindparam("jobs", expanding=True)), tables.attempt.c.last_step.is_not(None))
     .order_by(tables.attempt.c.restart_count, tables.attempt.c.launch)
