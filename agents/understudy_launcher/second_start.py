@@ -69,6 +69,7 @@ WRAPPERS = frozenset(
 )
 """Programs that run the command among their arguments."""
 CODE_DEPTH_MAX = 4
+BRACES = re.compile(r"(?<!\$)\{[^{}]*\}")
 OWN_JOB = re.compile(r"\$\{?(?:SLURM_JOB_?ID|SLURM_ARRAY_JOB_ID)\b[^.]*|--me")
 AT_A_REQUEUE = frozenset({"TERM", "SIGTERM", "15", "EXIT", "0"})
 """Signals of a `trap` that runs when Slurm ends the job for a requeue."""
@@ -319,9 +320,11 @@ def _code_in(words: Sequence[str]) -> str:
     if words[0] == "ssh" and len(words) > 2:
         return words[-1]
     for at, word in enumerate(words):
-        if posixpath.basename(word) in SHELLS:
+        if posixpath.basename(word) in {*SHELLS, "su"}:
             rest = words[at + 1 :]
-            return next((code for option, code in pairwise(rest) if CODE_OPTION.fullmatch(option)), "")
+            return next(
+                (code for option, code in pairwise(rest) if CODE_OPTION.fullmatch(option) or option == "<<<"), ""
+            )
     return ""
 
 
@@ -344,7 +347,7 @@ def _parts(text: str) -> Iterator[tuple[str, list[str]]]:
 def _names(script: Script, commands: Sequence[Command]) -> dict[str, str]:
     """Variable → its value, which may have blanks, as `$(date +%s)` has."""
     found = {one[1]: one[2] for words in commands for one in map(ASSIGNED.fullmatch, words.words) if one}
-    whole = (ASSIGNED.match(text) for _, text in script.commands if ";" not in text)
+    whole = (ASSIGNED.match(text) for _, text in script.commands if ";" not in text and ("$(" in text or "`" in text))
     return found | {one[1]: one[2].strip("\"'") for one in whole if one}
 
 
@@ -388,6 +391,8 @@ def _flat(words: Iterable[str], names: Mapping[str, str], level: int = 0) -> lis
 
 def _removals(reading: Reading) -> Iterator[Finding]:
     conditions = ""
+    moves = (one.line for one in reading.commands if one.words[:1] in (("cd",), ("pushd",), ("popd",)))
+    newest_move = max((line for line in moves if line < reading.last), default=0)
     for command in reading.commands:
         if command.is_condition:
             conditions = " ".join(command.words)
@@ -396,7 +401,8 @@ def _removals(reading: Reading) -> Iterator[Finding]:
             continue
         if command.in_branch and COUNT in conditions:
             continue
-        uses = {path: _use(_expanded(path, reading.names), reading.kept) for path in removal.paths}
+        is_moved = command.line <= newest_move
+        uses = {path: _use(_expanded(path, reading.names), reading.kept, is_moved=is_moved) for path in removal.paths}
         lost = next((path for path, use in uses.items() if use is Use.CHECKPOINTS), None)
         unclear = next((path for path, use in uses.items() if use is Use.UNCLEAR), None)
         if lost is None and (unclear is None or not removal.takes_folders):
@@ -476,9 +482,7 @@ def _removal(command: Command) -> Removal | None:
         del words[0]
     if words and words[0] in WRAPPERS:
         words = words[next((at for at, word in enumerate(words) if _removes(word)), len(words)) :]
-    if not words:
-        return None
-    program = posixpath.basename(words[0].lstrip("\\"))
+    program = posixpath.basename(words[0].lstrip("\\")) if words else ""
     paths = [word.rstrip(")") if "(" not in word else word for word in words[1:] if not word.startswith("-")]
     paths = [path for path in paths if path and not re.match(r"\d?[<>]", path)]
     match program:
@@ -489,6 +493,8 @@ def _removal(command: Command) -> Removal | None:
             return Removal("moves", paths[:-1], takes_folders=False)
         case "find":
             return _found(words)
+        case "rsync" if any(word.startswith("--del") for word in words):
+            return Removal("deletes files in", paths[-1:], takes_folders=False)
         case "git":
             is_tried = any(re.fullmatch(r"-\w*n\w*|--dry-run", word) for word in words[2:])
             cleans = words[1:2] == ["clean"] and not is_tried
@@ -518,7 +524,8 @@ def _after_success(reading: Reading, command: Command) -> bool:
     return is_below and bool(reading.script.ends_on_errors)
 
 
-def _use(path: str, kept: Sequence[Kept]) -> Use:
+def _use(path: str, kept: Sequence[Kept], *, is_moved: bool) -> Use:
+    """`is_moved`: the training starts in another folder than the one in which the path is deleted."""
     bare = _normal(path)
     if any(_covers(bare, _normal(one.value)) for one in kept if one.value):
         return Use.CHECKPOINTS
@@ -530,7 +537,8 @@ def _use(path: str, kept: Sequence[Kept]) -> Use:
     places = [_normal(one.value) for one in kept if one.is_place]
     is_elsewhere = all(_root(one) == _root(bare) and not one.startswith(f"{_root(one)}$") for one in places)
     is_inside = any(bare.startswith(f"{one}/") for one in places)
-    return Use.OTHER if places and is_elsewhere and not is_inside else Use.UNCLEAR
+    is_uncertain = is_inside or (is_moved and not _root(bare))
+    return Use.OTHER if places and is_elsewhere and not is_uncertain else Use.UNCLEAR
 
 
 def _covers(deleted: str, kept: str) -> bool:
@@ -543,7 +551,7 @@ def _covers(deleted: str, kept: str) -> bool:
 
 def _normal(path: str) -> str:
     """The folder, where the path names all that is in it."""
-    bare = re.sub(r"(?:^|/)\.?\*/?$", "", path)
+    bare = re.sub(r"(?:^|/)\.?\*/?$", "", BRACES.sub("*", path))
     return posixpath.normpath(bare) if bare or not path.startswith("/") else "/"
 
 
