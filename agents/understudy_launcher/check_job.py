@@ -226,7 +226,7 @@ def _for_run(script: Script, options: dict[str, tuple[int, str]]) -> Iterator[Fi
                 yield Finding(line, words)
     elif not naming and not {"job-name", "J"}.intersection(options):
         text = (
-            "the job continues one of the same name, folder and arguments, and its name is the script's: name the run, "
+            "a new submission of this script goes on from the checkpoints of the last one: name the run, "
             f"export UNDERSTUDY_RUN={name}"
         )
         yield Finding(0, text, is_problem=False)
