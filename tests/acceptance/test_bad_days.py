@@ -116,6 +116,7 @@ def test_slurmctlds_cable_pulled_for_longer_than_a_step_may_take_delays_the_reco
     assert_recovered(site, job, nodes)
 
 
+@pytest.mark.long
 def test_requests_are_repeated_to_a_slurmctld_that_lost_the_last_seconds_in_a_crash(make_site: MakeSite) -> None:
     """It comes back with a state from before the fault. The gang's processes have been killed by a requeue that it does
     not remember, so it takes the job for failed: that ends the recovery, and the node is drained again.

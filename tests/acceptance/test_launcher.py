@@ -235,6 +235,7 @@ def test_a_hang_is_found_and_the_gang_restarted_without_the_node_of_the_missing_
     assert gang.job_fields(site, job.job)["Restarts"] == "0"
 
 
+@pytest.mark.long
 def test_a_dead_batch_host_takes_the_gang_to_the_pool_and_gives_no_new_budget(make_site: MakeSite) -> None:
     """The launcher dies with it, and with the launcher its ledger: the control plane keeps that."""
     site = make_site(nodes=7, spares=2)

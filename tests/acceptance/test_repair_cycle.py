@@ -94,9 +94,8 @@ def rows_about(site: Site, node: str) -> list[int]:
     return [one["table_row"] for one in decisions if one["subject"] == node and one["action"] != "nothing"]
 
 
-def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_person(
-    make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path
-) -> None:
+def testing_site(make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path) -> Site:
+    """A node with a file `broken.NODE` fails the site's own part of its test."""
     tmp_path.chmod(0o755)
     site = make_site(
         nodes=4,
@@ -118,7 +117,11 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
         },
     )
     gang.start_site(site)
-    (tmp_path / "broken.n3").touch()
+    return site
+
+
+def test_a_node_comes_back_after_its_test(make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path) -> None:
+    site = testing_site(make_site, tickets, tmp_path)
     before = site.cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", *shlex.split(SELFCHECK))
     assert (before.returncode, before.stdout.count("selfcheck: passed")) == (0, 2), "as a step, before a gang starts"
 
@@ -150,6 +153,14 @@ def test_a_node_comes_back_after_its_test_and_one_that_fails_it_twice_goes_to_a_
     site.wait_for(lambda: site.node("n2")["slurm"]["weight"] == 1, 60, "jobs get it like any other")
     gang.wait_running(site, hungry)
 
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_node_that_fails_its_test_twice_goes_to_a_person(
+    make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path
+) -> None:
+    site = testing_site(make_site, tickets, tmp_path)
+    (tmp_path / "broken.n3").touch()
     serial = site.nodes["n3"].gpus.read()[0].serial
     site.nodes["n3"].fail_gpu()
     wait_for_row(site, "n3", 10)

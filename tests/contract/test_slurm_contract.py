@@ -758,7 +758,8 @@ def test_what_a_job_asks_for_on_each_node_is_read(real_sides: Callable[[str], Re
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", ["22.05-cli", "26.05-pyslurm"])  # a minute each, and the gateway makes no difference
+# A minute each, and the gateway makes no difference.
+@pytest.mark.parametrize("name", ["22.05-cli", pytest.param("26.05-pyslurm", marks=pytest.mark.long)])
 def test_seats_that_expire_do_not_hold_their_job_for_good(real_sides: Callable[[str], RealSide], name: str) -> None:
     side = real_sides(name)
     side.clear()
