@@ -325,6 +325,16 @@ class RealSide:
         finally:
             self._cluster.run("scontrol", "delete", f"PartitionName={name}")
 
+    @contextmanager
+    def features(self, features: str, *nodes: str) -> Iterator[None]:
+        """Meanwhile these nodes have them."""
+        change = ["scontrol", "update", f"NodeName={','.join(nodes)}"]
+        self._cluster.run(*change, f"AvailableFeatures={features}", f"ActiveFeatures={features}")
+        try:
+            yield
+        finally:
+            self._cluster.run(*change, "AvailableFeatures=", "ActiveFeatures=")
+
     def clear(self) -> None:
         """Make the cluster what `Side` promises."""
         for pattern in ("bad-prolog.*", "slow-epilog", "end.*"):

@@ -27,6 +27,7 @@ from tests.contract.slurm_sides import (
     until,
 )
 from tests.simulator.slurm import MAX_BATCH_REQUEUE
+from tests.testbed.cluster import ClusterError
 from understudy_controlplane.fleet.custody import PROLOG_ERROR
 from understudy_controlplane.fleet.preemption import PreemptType
 from understudy_controlplane.fleet.slurm import ARRAY_LIMIT, ArrayTask, JobRequest, Service, SlurmJob, UnitKind
@@ -755,6 +756,23 @@ def test_what_a_job_asks_for_on_each_node_is_read(real_sides: Callable[[str], Re
     all_cpus = (10 * node.cpus, False, node.cpus, 0)
     assert found[1] == all_cpus, "each job of this cluster has its nodes alone, with all their CPUs"
     side.clear()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", REAL_SIDE_NAMES)
+def test_in_a_mixed_fleet_a_node_suits_a_job_where_slurm_would_start_it(
+    real_sides: Callable[[str], RealSide], name: str
+) -> None:
+    side = real_sides(name)
+    side.clear()
+    with side.features("h100,nvl", "n7", "n8"), side.features("a100,nvl", *NODES[:6]):
+        for asked, suit in (("h100", {"n7", "n8"}), ("nvl", set(NODES)), ("h100&nvl", {"n7", "n8"}), ("", set(NODES))):
+            job = running(side, side.submit_with("--nodes=1", *([f"--constraint={asked}"] if asked else [])))
+            place = node_of(side, *job.nodes)
+            assert {one.name for one in side.slurm.nodes() if not one.why_unfit(job, place)} == suit, asked
+        with pytest.raises(ClusterError, match="Requested node configuration is not available"):
+            side.submit_with("--nodes=1", "--nodelist=n1", "--constraint=h100")
+        side.clear()
 
 
 @pytest.mark.cluster

@@ -162,38 +162,39 @@ def hlat(seeds: Sequence[int]) -> Row:
 
 
 DEMO = Path(__file__).resolve().parents[1] / "data" / "plan" / "demo.json"
-DEMO_STEPS, DEMO_STEP_SECONDS = 400, 0.106
-"""Steps that `make demo` printed beside this timeline."""
+DEMO_STEPS = 400
 
 
 def demo_ettr() -> tuple[float, float]:
     """Measured, and by the model. The gang was moved three times by the pool, and each of its steps is saved in memory.
-    The model takes its first start to be as long as the later ones, and a slow node to halve the pace.
+    The first start is as recorded, the later ones as long as their mean; the slow node's clock falls by a third.
     """
     recorded = json.loads(DEMO.read_bytes())
     moves = [one["phases_ms"] for one in recorded["recoveries"] if one["path"] == "pool"]
     effects = (Effect.BROKEN, Effect.DEAD, Effect.SLOW)
-    detect = {effect: one["decided"] / 1000 for effect, one in zip(effects, moves, strict=True)} | {Effect.PROGRAM: 0.0}
+    detect = {effect: one["decided"] / 1000 for effect, one in zip(effects, moves, strict=True)}
     swap = fmean(one["running"] - one["decided"] for one in moves) / 1000
     start = fmean(one["first_step"] - one["running"] for one in moves) / 1000
-    wall = DEMO_STEPS * DEMO_STEP_SECONDS / recorded["ettr"]
-    faults = [Fault(0.0, range(1), FaultCause("start", Effect.PROGRAM, 0.0), 0.0, 0.0, 0.0)]
-    faults += [
-        Fault(wall * (number + 1) / 4, range(number, number + 1), FaultCause(one, one, 0.0), 1e6, 0.0, math.inf)
+    step, first_start = recorded["step_ms"] / 1000, recorded["first_start_ms"] / 1000
+    wall = DEMO_STEPS * step / recorded["ettr"]
+    started = wall - first_start
+    faults = [
+        Fault(started * (number + 1) / 4, range(number, number + 1), FaultCause(one, one, 0.0), 1e6, 0.0, math.inf)
         for number, one in enumerate(effects)
     ]
-    tiers = (SavedTier(Tier.PEER, DEMO_STEP_SECONDS, restore=0.0),)
-    site = Site((4,), 3, 0, wall / DAY_SECONDS, tiers, Faults([], [1.0], slow_pace=0.5), start, start)
-    return recorded["ettr"], Run(site, Way("demo", detect, 0.0, swap), Happens(faults)).done().ettr
+    tiers = (SavedTier(Tier.PEER, step, restore=0.0),)
+    site = Site((4,), 3, 0, started / DAY_SECONDS, tiers, Faults([], [1.0], slow_pace=2 / 3), start, start)
+    ettr = Run(site, Way("demo", detect, 0.0, swap), Happens(faults)).done().ettr
+    return recorded["ettr"], ettr * started / wall
 
 
 def demo(_seeds: Sequence[int]) -> Row:
     measured, found = demo_ettr()
     return Row(
         "The demo: ETTR of the gang that three faults move",
-        "its own timeline's phases; the first start as long as the later ones",
+        "its own timeline's phases and first start",
         f"{measured:.3f}",
-        f"{found:.3f}: {measured - found:.3f} too low, for a first start that is nearly twice too long (below)",
+        f"{found:.3f}: {measured - found:.3f} too low",
         abs(found / measured - 1) < 0.05,
     )
 
