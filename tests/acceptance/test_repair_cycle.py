@@ -94,7 +94,7 @@ def rows_about(site: Site, node: str) -> list[int]:
     return [one["table_row"] for one in decisions if one["subject"] == node and one["action"] != "nothing"]
 
 
-def testing_site(make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path) -> Site:
+def validating_site(make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path) -> Site:
     """A node with a file `broken.NODE` fails the site's own part of its test."""
     tmp_path.chmod(0o755)
     site = make_site(
@@ -121,7 +121,7 @@ def testing_site(make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path) -> 
 
 
 def test_a_node_comes_back_after_its_test(make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path) -> None:
-    site = testing_site(make_site, tickets, tmp_path)
+    site = validating_site(make_site, tickets, tmp_path)
     before = site.cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", *shlex.split(SELFCHECK))
     assert (before.returncode, before.stdout.count("selfcheck: passed")) == (0, 2), "as a step, before a gang starts"
 
@@ -159,7 +159,7 @@ def test_a_node_comes_back_after_its_test(make_site: MakeSite, tickets: HttpRece
 def test_a_node_that_fails_its_test_twice_goes_to_a_person(
     make_site: MakeSite, tickets: HttpReceiver, tmp_path: Path
 ) -> None:
-    site = testing_site(make_site, tickets, tmp_path)
+    site = validating_site(make_site, tickets, tmp_path)
     (tmp_path / "broken.n3").touch()
     serial = site.nodes["n3"].gpus.read()[0].serial
     site.nodes["n3"].fail_gpu()

@@ -375,7 +375,7 @@ def other_commands_of_the_document_work(machine: Machine) -> None:
     for command in ("recovery approve NUMBER REASON", "incident dismiss NUMBER REASON"):  # there is no such number
         understudy(machine, command.replace("NUMBER", "9999"), status=1)
         run.add(command)
-    for command in ("token enroll head1", "db backup FILE"):
+    for command in ("token enroll head1", "token create --role operator --label alice", "db backup FILE"):
         machine.run(f"understudy {command.replace('FILE', '/root/copy.db')}")
         run.add(command)
     machine.run("test -s /root/copy.db && rm /root/copy.db")
