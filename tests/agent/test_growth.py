@@ -65,6 +65,7 @@ def run_job(config: Config, job_id: int) -> None:
         hear("save_order")
 
 
+@pytest.mark.long  # what grows does harm after weeks
 def test_nothing_in_memory_grows_with_the_jobs_that_have_run(tmp_path: Path) -> None:
     with FakeControlPlane() as plane:
         plane.save_orders = orders

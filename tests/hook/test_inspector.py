@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_a_thread_follows_the_file_and_the_link_sends_what_it_finds(
         time.sleep(0.01)
     link = Link("", {}, outbox, lambda _: None)
     sent: list[bytes] = []
-    link._send_changed(_Connection(sent))  # type: ignore[arg-type]
+    link._send_changed(cast(socket.socket, _Connection(sent)))
     link.abandon()
     assert any(b'"collective_times"' in one for one in sent)
 

@@ -19,7 +19,7 @@ from understudy_controlplane.detect.slow_collectives import (
     What,
     slow_places,
 )
-from understudy_controlplane.detect.slow_pairs import of_ports, reasons
+from understudy_controlplane.detect.slow_pairs import reasons, shown_by_ports
 from understudy_controlplane.fleet.counted import counted
 from understudy_controlplane.fleet.evidence import Evidence, Json
 from understudy_controlplane.fleet.finding import Finding, Signal
@@ -97,15 +97,15 @@ def _finding(snapshot: Snapshot, table: StepTable, place: SlowPlace) -> Finding:
             Evidence({**_evidence(table, place), "signals": signals}),
             job=table.job,
         )
-    ports = [f"{name}: {words}" for name in place.nodes for words in of_ports(snapshot.nodes[name])][:SHOWN_MAX]
+    words, ports = shown_by_ports(snapshot, place.nodes)
     label = _label(place)
     return Finding(
         Signal.DOMAIN_FAULT,
         RULE,
         "",
         snapshot.now,
-        f"collectives between {label} are slow: {_words(place)}; {'; '.join(ports) or 'no port of them shows why'}",
-        Evidence({**_evidence(table, place), "ports": [*ports]}),
+        f"collectives between {label} are slow: {_words(place)}; {words}",
+        Evidence({**_evidence(table, place), "ports": ports}),
         domain=label,
         nodes=place.nodes,
     )

@@ -114,14 +114,14 @@ def _of_domain(snapshot: Snapshot, gang: _Gang, place: str, slow: dict[Pair, lis
     every = [one for of_pair in slow.values() for one in of_pair]
     worst = max(every, key=lambda one: one.seconds - one.usual)
     shown = ", ".join(f"{one} and {other}" for one, other in sorted(slow)[:SHOWN_MAX])
-    ports = [f"{name}: {words}" for name in nodes for words in of_ports(snapshot.nodes[name])][:SHOWN_MAX]
+    words, ports = shown_by_ports(snapshot, nodes)
     return Finding(
         Signal.DOMAIN_FAULT,
         RULE,
         "",
         snapshot.now,
-        f"transfers between {shown} are slow: {_words(worst)}; {'; '.join(ports) or 'no port of them shows why'}",
-        Evidence({**_evidence(gang, every), "ports": [*ports]}),
+        f"transfers between {shown} are slow: {_words(worst)}; {words}",
+        Evidence({**_evidence(gang, every), "ports": ports}),
         domain=place,
         nodes=tuple(nodes),
     )
@@ -134,9 +134,13 @@ def reasons(node: NodeView, gpus: Iterable[int | None]) -> tuple[str, list[Json]
     return words, [*sorted(f"{cause}: {words}" for cause, words in found)]
 
 
-def of_ports(node: NodeView) -> list[str]:
-    """What the counters of the node's ports show: it supports that the fabric is slow there, and condemns no node."""
-    return [words for cause, words in second_signals(node, None) if cause is Cause.INFINIBAND]
+def shown_by_ports(snapshot: Snapshot, names: Iterable[str]) -> tuple[str, list[Json]]:
+    """What the counters of these nodes' ports show, in words and as evidence. It supports that the fabric is slow
+    there, and condemns no node.
+    """
+    signals = ((name, *signal) for name in names for signal in second_signals(snapshot.nodes[name], None))
+    found = [f"{name}: {words}" for name, cause, words in signals if cause is Cause.INFINIBAND][:SHOWN_MAX]
+    return "; ".join(found) or "no port of them shows why", [*found]
 
 
 def _words(slow: SlowTransfer) -> str:
